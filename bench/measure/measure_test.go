@@ -44,8 +44,8 @@ func TestInputs(t *testing.T) {
 	}
 }
 
-// clock is a provider whose times are given. It notes the order of turns.
-type clock struct {
+// timedProvider is a provider whose times are given. It notes the order of turns.
+type timedProvider struct {
 	name   string
 	times  []float64
 	err    float64
@@ -55,7 +55,7 @@ type clock struct {
 	closed bool
 }
 
-func (c *clock) Run(_ context.Context, repeat int, _ Cache) (Samples, error) {
+func (c *timedProvider) Run(_ context.Context, repeat int, _ Cache) (Samples, error) {
 	*c.turns = append(*c.turns, c.name)
 	if c.runs++; c.runs == c.fails {
 		return Samples{}, errors.New("out of memory")
@@ -67,17 +67,17 @@ func (c *clock) Run(_ context.Context, repeat int, _ Cache) (Samples, error) {
 	}
 	return s, nil
 }
-func (c *clock) Check(context.Context) (float64, error) { return c.err, nil }
-func (c *clock) Close() error                           { c.closed = true; return nil }
+func (c *timedProvider) Check(context.Context) (float64, error) { return c.err, nil }
+func (c *timedProvider) Close() error                           { c.closed = true; return nil }
 
-func (c *clock) opener() Opener {
+func (c *timedProvider) opener() Opener {
 	return Opener{c.name, func(context.Context) (Provider, Setup, error) { return c, Setup{Version: "1"}, nil }}
 }
 
 func TestMeasure(t *testing.T) {
 	var turns []string
-	ours := &clock{name: Ours, times: []float64{0.2}, err: 1e-7, turns: &turns}
-	peer := &clock{name: "peer", times: []float64{0.3, 0.5, 0.4}, turns: &turns}
+	ours := &timedProvider{name: Ours, times: []float64{0.2}, err: 1e-7, turns: &turns}
+	peer := &timedProvider{name: "peer", times: []float64{0.3, 0.5, 0.4}, turns: &turns}
 	broken := Opener{"broken", func(context.Context) (Provider, Setup, error) { return nil, Setup{}, errors.New("no compiler") }}
 	row, err := Schedule{Samples: 6, Rounds: 3, Long: time.Second, Endless: time.Minute}.Measure(t.Context(), Row{Name: "case", Cache: Cold,
 		Bytes: Amount{Value: 5e9}, FLOPs: Amount{Value: 20e9}, Targets: []Target{
@@ -117,7 +117,7 @@ func TestMeasure(t *testing.T) {
 
 func TestLongSamplesAreFewer(t *testing.T) {
 	var turns []string
-	slow, endless := &clock{name: Ours, times: []float64{3}, turns: &turns}, &clock{name: "peer", times: []float64{300}, turns: &turns}
+	slow, endless := &timedProvider{name: Ours, times: []float64{3}, turns: &turns}, &timedProvider{name: "peer", times: []float64{300}, turns: &turns}
 	schedule := Schedule{Samples: 6, Rounds: 3, Long: time.Second, Endless: time.Minute}
 	row, err := schedule.Measure(t.Context(), Row{}, []Opener{slow.opener(), endless.opener()})
 	if err != nil {
@@ -134,7 +134,7 @@ func TestLongSamplesAreFewer(t *testing.T) {
 // If a peer fails in a later turn, its row has the error, and the other peers continue.
 func TestPeerFailsLate(t *testing.T) {
 	var turns []string
-	ours, peer := &clock{name: Ours, times: []float64{0.2}, turns: &turns}, &clock{name: "peer", times: []float64{0.3}, turns: &turns, fails: 2}
+	ours, peer := &timedProvider{name: Ours, times: []float64{0.2}, turns: &turns}, &timedProvider{name: "peer", times: []float64{0.3}, turns: &turns, fails: 2}
 	schedule := Schedule{Samples: 3, Rounds: 3, Long: time.Second, Endless: time.Minute}
 	row, err := schedule.Measure(t.Context(), Row{}, []Opener{ours.opener(), peer.opener()})
 	if err != nil {
@@ -151,7 +151,7 @@ func TestPeerFailsLate(t *testing.T) {
 // The peer opens after ours has closed, and a provider's samples follow each other.
 func TestAlone(t *testing.T) {
 	var turns []string
-	ours, peer := &clock{name: Ours, times: []float64{0.2}, turns: &turns}, &clock{name: "peer", times: []float64{0.3}, turns: &turns}
+	ours, peer := &timedProvider{name: Ours, times: []float64{0.2}, turns: &turns}, &timedProvider{name: "peer", times: []float64{0.3}, turns: &turns}
 	second := peer.opener()
 	open := second.Open
 	second.Open = func(ctx context.Context) (Provider, Setup, error) {
@@ -172,7 +172,7 @@ func TestAlone(t *testing.T) {
 
 func TestOursMustWork(t *testing.T) {
 	var turns []string
-	wrong := &clock{name: Ours, times: []float64{1}, err: math.NaN(), turns: &turns}
+	wrong := &timedProvider{name: Ours, times: []float64{1}, err: math.NaN(), turns: &turns}
 	if _, err := DefaultSchedule.Measure(t.Context(), Row{Name: "case"}, []Opener{wrong.opener()}); err == nil || !strings.Contains(err.Error(), "NaN") {
 		t.Errorf("an error of NaN was taken: %v", err)
 	}

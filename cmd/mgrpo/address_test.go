@@ -9,7 +9,7 @@ import (
 func TestHelpAsCommand(t *testing.T) {
 	for _, command := range []string{"", "train", "bench kernels"} {
 		words := strings.Fields(command)
-		if got, want := succeed(t, "", append([]string{"help"}, words...)...), succeed(t, "", append(words, "--help")...); got != want {
+		if got, want := mustRun(t, "", append([]string{"help"}, words...)...), mustRun(t, "", append(words, "--help")...); got != want {
 			t.Errorf("help %s: %q", command, got)
 		}
 	}

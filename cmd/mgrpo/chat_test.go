@@ -14,9 +14,9 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer"
 )
 
-// talker writes a model with random weights: llama-tiny with one word per id and a chat
+// writeChatModel writes a model with random weights: llama-tiny with one word per id and a chat
 // template. The word end ends an answer; if it is "", no word does.
-func talker(t *testing.T, end string) string {
+func writeChatModel(t *testing.T, end string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"config.json", "model.safetensors"} {
@@ -60,7 +60,7 @@ func converse(t *testing.T, args ...string) (cmd *exec.Cmd, in io.WriteCloser, a
 
 // Ctrl-C ends the answer but not the program, however often it is pressed. Ctrl-D ends the program.
 func TestChatInterrupted(t *testing.T) {
-	cmd, in, answers, notes := converse(t, "chat", "--model", talker(t, ""), "--max-new", "100000")
+	cmd, in, answers, notes := converse(t, "chat", "--model", writeChatModel(t, ""), "--max-new", "100000")
 	for turn := range 3 {
 		fmt.Fprintf(in, "w%d\n/reset\n", 10+turn)
 		if _, err := answers.ReadByte(); err != nil {
@@ -119,6 +119,6 @@ func TestFlagsOfTheOtherForm(t *testing.T) {
 		{"serve absent.yaml --slots 3", "--slots is for --model"},
 		{"serve --model absent --checkpoint x", "--checkpoint is for a team"},
 	} {
-		refused(t, "", strings.Fields(c.args), c.want)
+		wantRefusal(t, "", strings.Fields(c.args), c.want)
 	}
 }

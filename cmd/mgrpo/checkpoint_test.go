@@ -46,32 +46,32 @@ func saveSteps(t *testing.T, dir string, steps ...int64) {
 func TestCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	saveSteps(t, dir, 1, 2, 3, 4)
-	list := strings.Split(succeed(t, "", "checkpoint", "list", dir), "\n")
+	list := strings.Split(mustRun(t, "", "checkpoint", "list", dir), "\n")
 	if len(list) != 6 || !strings.HasPrefix(list[1], "step-000001  ") || !strings.HasSuffix(list[1], "complete, best") ||
 		!strings.Contains(list[4], "planner,researcher") || !strings.HasSuffix(list[4], "complete") {
 		t.Errorf("%s", strings.Join(list, "\n"))
 	}
-	if got := succeed(t, "", "checkpoint", "verify", filepath.Join(dir, "checkpoints")); got != "step 4: whole\nstep 3: whole\nstep 2: whole\nstep 1: whole\n" {
+	if got := mustRun(t, "", "checkpoint", "verify", filepath.Join(dir, "checkpoints")); got != "step 4: whole\nstep 3: whole\nstep 2: whole\nstep 1: whole\n" {
 		t.Errorf("%s", got)
 	}
-	if got := succeed(t, "", "checkpoint", "prune", dir, "--dry-run"); got != "would remove "+filepath.Join(dir, "checkpoints", "step-000002")+"\n" {
+	if got := mustRun(t, "", "checkpoint", "prune", dir, "--dry-run"); got != "would remove "+filepath.Join(dir, "checkpoints", "step-000002")+"\n" {
 		t.Errorf("%q", got)
 	}
 	set := []string{filepath.Join("..", "..", "examples", "quickstart", "team.yaml"), "--set", "run.dir=" + dir, "--set", "run.keep=3"}
-	if got := succeed(t, "", append([]string{"checkpoint", "prune"}, set...)...); got != "" {
+	if got := mustRun(t, "", append([]string{"checkpoint", "prune"}, set...)...); got != "" {
 		t.Errorf("%q was pruned although run.keep is 3", got)
 	}
-	succeed(t, "", append([]string{"checkpoint", "prune", "--keep", "1"}, set...)...)
+	mustRun(t, "", append([]string{"checkpoint", "prune", "--keep", "1"}, set...)...)
 	if left, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "*")); len(left) != 2 || filepath.Base(left[0]) != "step-000001" || filepath.Base(left[1]) != "step-000004" {
 		t.Errorf("remaining: %v, want the best and the newest", left)
 	}
-	refused(t, "", []string{"checkpoint", "prune", "--keep", "0", dir}, "would remove all")
+	wantRefusal(t, "", []string{"checkpoint", "prune", "--keep", "0", dir}, "would remove all")
 
 	// One agent's files are here; the other agent has its own server.
 	if err := os.RemoveAll(filepath.Join(dir, "checkpoints", "step-000004", "researcher")); err != nil {
 		t.Fatal(err)
 	}
-	if got := succeed(t, "", "checkpoint", "verify", dir, "--agent", "planner"); !strings.Contains(got, "step 4: whole") {
+	if got := mustRun(t, "", "checkpoint", "verify", dir, "--agent", "planner"); !strings.Contains(got, "step 4: whole") {
 		t.Errorf("%s", got)
 	}
 	state := filepath.Join(dir, "checkpoints", "step-000001", "planner", "state.json")
@@ -87,7 +87,7 @@ func TestCheckpoint(t *testing.T) {
 	if status != 1 || !strings.Contains(stderr, "2 of the checkpoints") {
 		t.Errorf("status %d, %s", status, stderr)
 	}
-	if got := succeed(t, "", "checkpoint", "list", dir); !strings.Contains(got, "researcher/model.safetensors is missing") {
+	if got := mustRun(t, "", "checkpoint", "list", dir); !strings.Contains(got, "researcher/model.safetensors is missing") {
 		t.Errorf("%s", got)
 	}
 
@@ -104,13 +104,13 @@ func TestCheckpoint(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "checkpoints", "step-000009"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if got := succeed(t, "", "checkpoint", "verify", dir); !strings.HasPrefix(got, "step 9: unfinished") {
+	if got := mustRun(t, "", "checkpoint", "verify", dir); !strings.HasPrefix(got, "step 9: unfinished") {
 		t.Errorf("%s", got)
 	}
 	if _, errs, status := run(t, "", "checkpoint", "list"); status != exitUsage || !strings.Contains(errs, "<RUN>") {
 		t.Errorf("without a run: status %d: %s", status, errs)
 	}
 	for _, wrong := range []string{t.TempDir(), filepath.Join(dir, "nowhere")} {
-		refused(t, "", []string{"checkpoint", "verify", wrong}, wrong, "want a run's folder", "folder checkpoints")
+		wantRefusal(t, "", []string{"checkpoint", "verify", wrong}, wrong, "want a run's folder", "folder checkpoints")
 	}
 }

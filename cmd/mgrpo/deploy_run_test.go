@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// deployed is a running deploy/local/run.sh with a tiny team.
-type deployed struct {
+// localDeployment is a running deploy/local/run.sh with a tiny team.
+type localDeployment struct {
 	cmd      *exec.Cmd
 	out      bytes.Buffer
 	dir      string
@@ -24,7 +24,7 @@ type deployed struct {
 }
 
 // startDeployed starts training the quickstart's team, at its smallest size, for a number of steps.
-func startDeployed(t *testing.T, dir, port string, steps int) *deployed {
+func startDeployed(t *testing.T, dir, port string, steps int) *localDeployment {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -40,7 +40,7 @@ func startDeployed(t *testing.T, dir, port string, steps int) *deployed {
 	}
 	args := append([]string{config, "--set", "run.dir=" + filepath.Join(dir, "run"), "--set", "store.lease=10s"}, strings.Fields(string(small))...)
 	args = append(args, "--set", fmt.Sprintf("run.steps=%d", steps), "--set", "run.checkpoint_every=3")
-	d := &deployed{dir: dir, ended: make(chan struct{}), patience: time.Hour}
+	d := &localDeployment{dir: dir, ended: make(chan struct{}), patience: time.Hour}
 	d.cmd = exec.Command(filepath.Join(deploy, "local", "run.sh"), args...)
 	d.cmd.Env = append(os.Environ(), asProgram+"=1", "OMP_NUM_THREADS=1", "MGRPO="+self, "DIR="+filepath.Join(dir, "redis"),
 		"PORT="+port, "HEALTH_PORT="+freePort(t))
@@ -143,7 +143,7 @@ func TestDeployLocalStoppedAtOnce(t *testing.T) {
 }
 
 // until waits until there() is true.
-func (d *deployed) until(t *testing.T, what string, there func() bool) {
+func (d *localDeployment) until(t *testing.T, what string, there func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(d.patience); !there(); time.Sleep(20 * time.Millisecond) {
 		select {
@@ -158,7 +158,7 @@ func (d *deployed) until(t *testing.T, what string, there func() bool) {
 }
 
 // status returns the script's exit status.
-func (d *deployed) status(t *testing.T) int {
+func (d *localDeployment) status(t *testing.T) int {
 	t.Helper()
 	select {
 	case <-d.ended:
@@ -169,7 +169,7 @@ func (d *deployed) status(t *testing.T) int {
 }
 
 // kill kills the child process of the script whose command line contains all words.
-func (d *deployed) kill(t *testing.T, words ...string) {
+func (d *localDeployment) kill(t *testing.T, words ...string) {
 	t.Helper()
 	var found int
 	d.until(t, "process of "+strings.Join(words, " "), func() bool {
@@ -182,7 +182,7 @@ func (d *deployed) kill(t *testing.T, words ...string) {
 }
 
 // find returns the process id of such a child of the script, or 0 without one.
-func (d *deployed) find(words []string) int {
+func (d *localDeployment) find(words []string) int {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range lines {
 		line, err := os.ReadFile(file)
@@ -208,7 +208,7 @@ func (d *deployed) find(words []string) int {
 	return 0
 }
 
-func (d *deployed) checkpointed(step int) func() bool {
+func (d *localDeployment) checkpointed(step int) func() bool {
 	return func() bool {
 		_, err := os.Stat(filepath.Join(d.dir, "run", "checkpoints", fmt.Sprintf("step-%06d", step), "manifest.json"))
 		return err == nil
@@ -216,7 +216,7 @@ func (d *deployed) checkpointed(step int) func() bool {
 }
 
 // newest returns the training step of the newest checkpoint.
-func (d *deployed) newest(t *testing.T) (step int) {
+func (d *localDeployment) newest(t *testing.T) (step int) {
 	t.Helper()
 	steps, err := filepath.Glob(filepath.Join(d.dir, "run", "checkpoints", "step-??????", "manifest.json"))
 	if err != nil || len(steps) == 0 {

@@ -57,8 +57,8 @@ func parses(t *testing.T, args []string) (command string, c *cli) {
 	return parsed.Command(), c
 }
 
-// words splits a line into words, as a shell does.
-func words(t *testing.T, line string) []string {
+// shellWords splits a line into words, as a shell does.
+func shellWords(t *testing.T, line string) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "bash", "-c", `printf '%s\n' `+line).Output()
 	if err != nil {
@@ -113,7 +113,7 @@ func TestDeployLocal(t *testing.T) {
 	lines := map[string][]string{}
 	for line := range strings.Lines(out) {
 		name, command, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		switch args := words(t, command); name {
+		switch args := shellWords(t, command); name {
 		case "to look at it":
 			if want := filepath.Join(dir, "status.sh"); !slices.Equal(args, []string{want}) {
 				t.Errorf("%q is not %s", args, want)
@@ -154,7 +154,7 @@ func TestDeploySlurmMachines(t *testing.T) {
 	}
 	var got []string
 	for _, line := range out[2:] {
-		_, c := parses(t, words(t, line)[1:])
+		_, c := parses(t, shellWords(t, line)[1:])
 		cfg, err := c.Worker.load()
 		if err != nil {
 			t.Fatal(err)
@@ -181,13 +181,13 @@ func TestDeploySlurm(t *testing.T) {
 	if len(out) != 4 {
 		t.Fatalf("%q: want the Redis, srun and two workers", out)
 	}
-	checkRedis(t, words(t, out[0]), dir)
+	checkRedis(t, shellWords(t, out[0]), dir)
 	if !strings.HasPrefix(out[1], "srun --ntasks=2 --ntasks-per-node=1 ") {
 		t.Errorf("%q does not run one task per node", out[1])
 	}
 	lines := map[string][]string{}
 	for _, line := range out[2:] {
-		args := words(t, line)
+		args := shellWords(t, line)
 		lines[args[slices.Index(args, "--agent")+1]] = args[1:]
 	}
 	checkWorkers(t, lines)

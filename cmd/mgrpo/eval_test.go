@@ -21,11 +21,11 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 		"eval.before=false", "cold_start.queries=64", "agents.planner.cold_start.steps=60", "agents.researcher.cold_start.steps=60"} {
 		set = append(set, "--set", s)
 	}
-	trained := succeed(t, "", append([]string{"train"}, set...)...)
+	trained := mustRun(t, "", append([]string{"train"}, set...)...)
 	if !strings.HasPrefix(strings.TrimSpace(trained), "memory") || !strings.Contains(trained, "copy") {
 		t.Errorf("train does not begin with the table of memory: %.200q", trained)
 	}
-	table := succeed(t, "", append([]string{"eval"}, set...)...)
+	table := mustRun(t, "", append([]string{"eval"}, set...)...)
 	for _, agent := range []string{"planner", "researcher"} {
 		own, err := os.ReadFile(one(t, filepath.Join(dir, "trajectories", "eval*", agent+".jsonl")))
 		if err != nil {
@@ -40,7 +40,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 		}
 	}
 	step := filepath.Join(dir, "checkpoints", "step-000001")
-	named := succeed(t, "", append(append([]string{"eval", "--checkpoint", step}, set...), "--set", "eval.samples=3")...)
+	named := mustRun(t, "", append(append([]string{"eval", "--checkpoint", step}, set...), "--set", "eval.samples=3")...)
 	for _, want := range []string{"9 queries x 2 samples", "accuracy ", "pass@1 ", "pass@2 ", "planner ", "researcher ", "step-000001-9x2"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q in\n%s", want, table)
@@ -49,7 +49,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	var counted struct {
 		Scores []struct{ Questions, Samples int }
 	}
-	text := succeed(t, "", append([]string{"eval", "--json"}, set...)...)
+	text := mustRun(t, "", append([]string{"eval", "--json"}, set...)...)
 	if json.Unmarshal([]byte(text), &counted) != nil || len(counted.Scores) != 1 || counted.Scores[0].Questions != 9 || counted.Scores[0].Samples != 2 {
 		t.Errorf("%+v in\n%s", counted, text)
 	}
@@ -57,10 +57,10 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	if err := os.WriteFile(earlier, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if text := succeed(t, "", append([]string{"eval", "--against", earlier}, set...)...); !strings.Contains(text, "difference    +0.0000  (95 %: +0.0000 to +0.0000) to the other evaluation of these 9") {
+	if text := mustRun(t, "", append([]string{"eval", "--against", earlier}, set...)...); !strings.Contains(text, "difference    +0.0000  (95 %: +0.0000 to +0.0000) to the other evaluation of these 9") {
 		t.Errorf("compared with itself:\n%s", text)
 	}
-	refused(t, "", append(append([]string{"eval", "--against", earlier}, set...), "--set", "eval.queries=4"), "evaluations of 9 and 4 questions cannot be compared")
+	wantRefusal(t, "", append(append([]string{"eval", "--against", earlier}, set...), "--set", "eval.queries=4"), "evaluations of 9 and 4 questions cannot be compared")
 	if !strings.Contains(named, "9 queries x 3 samples") || !strings.Contains(named, "pass@3 ") {
 		t.Errorf("with 3 samples:\n%s", named)
 	}
@@ -69,7 +69,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	}
 
 	for _, wrong := range []string{"nowhere", dir, filepath.Join(dir, "checkpoints", "step-000009")} {
-		refused(t, "", append([]string{"eval", "--checkpoint", wrong}, set...), wrong+" is not a checkpoint", "step-000001")
+		wantRefusal(t, "", append([]string{"eval", "--checkpoint", wrong}, set...), wrong+" is not a checkpoint", "step-000001")
 	}
 	model := filepath.Join(step, "planner", "model.safetensors")
 	data, err := os.ReadFile(model)
@@ -80,7 +80,7 @@ func TestEvalRepeatsTheRun(t *testing.T) {
 	if err := os.WriteFile(model, data, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, "", append([]string{"eval", "--checkpoint", step}, set...), "planner/model.safetensors")
+	wantRefusal(t, "", append([]string{"eval", "--checkpoint", step}, set...), "planner/model.safetensors")
 }
 
 // A checkpoint can be evaluated on any questions, even without parts if the training questions have parts.
@@ -100,16 +100,16 @@ func TestEvalOfOtherQuestions(t *testing.T) {
 		"task.expert.kind=parts", "task.queries_per_step=1", "grpo.rollouts=2", "eval.before=false", "eval.queries=1", "eval.samples=1", "cold_start.steps=1"} {
 		set = append(set, "--set", s)
 	}
-	toTheEnd(t, set...)
+	trainToEnd(t, set...)
 	var said struct {
 		Scores  []struct{ By, Of string }
 		Answers []struct{ Question string }
 	}
-	text := succeed(t, "", append(append([]string{"eval"}, set...), "--set", "task.eval="+mine, "--set", "eval.queries=2", "--json")...)
+	text := mustRun(t, "", append(append([]string{"eval"}, set...), "--set", "task.eval="+mine, "--set", "eval.queries=2", "--json")...)
 	if err := json.Unmarshal([]byte(text), &said); err != nil || len(said.Answers) != 2 || !strings.Contains(said.Answers[0].Question, "mine-1") || len(said.Scores) != 3 || said.Scores[2].Of != "sum" {
 		t.Errorf("%v, %+v in\n%s", err, said, text)
 	}
-	refused(t, "", append(append([]string{"eval"}, set...), "--set", "task.eval="+filepath.Join(dir, "nowhere.jsonl")), "nowhere.jsonl")
+	wantRefusal(t, "", append(append([]string{"eval"}, set...), "--set", "task.eval="+filepath.Join(dir, "nowhere.jsonl")), "nowhere.jsonl")
 }
 
 // onTerminal runs the program on a pseudo-terminal and returns its output.

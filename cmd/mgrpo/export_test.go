@@ -14,16 +14,16 @@ import (
 // ids and, up to the rounding of weights, its log-probs. log-probs.
 func TestExport(t *testing.T) {
 	model, file := golden.Model(t, "SmolLM2-135M-Instruct.Q4_1.gguf"), filepath.Join(t.TempDir(), "m.gguf")
-	if out := succeed(t, "", "export", "--model", model, "--gguf", file, "--type", "F16"); !strings.Contains(out, file) {
+	if out := mustRun(t, "", "export", "--model", model, "--gguf", file, "--type", "F16"); !strings.Contains(out, file) {
 		t.Errorf("it printed %q", out)
 	}
 	const text = `{"text": "The capital of France is Paris, isn't it? 12 + 30 = 42\n"}` + "\n"
-	ids := succeed(t, text, "tokenize", "--model", file)
-	if want := succeed(t, text, "tokenize", "--model", model); ids != want {
+	ids := mustRun(t, text, "tokenize", "--model", file)
+	if want := mustRun(t, text, "tokenize", "--model", model); ids != want {
 		t.Errorf("ids %s, want %s", ids, want)
 	}
 	logProbs := func(path string) (out struct{ LogProbs []float64 }) {
-		if err := json.Unmarshal([]byte(succeed(t, ids, "score", "--model", path, "--dtype", "fp32")), &out); err != nil {
+		if err := json.Unmarshal([]byte(mustRun(t, ids, "score", "--model", path, "--dtype", "fp32")), &out); err != nil {
 			t.Fatal(err)
 		}
 		return out
@@ -37,5 +37,5 @@ func TestExport(t *testing.T) {
 			t.Errorf("log-prob %d is %v, want %v", i, got[i], want[i])
 		}
 	}
-	refused(t, "", []string{"export", "--model", filepath.Join(testdata, "models", "llama-tiny"), "--gguf", file}, "tokenizer")
+	wantRefusal(t, "", []string{"export", "--model", filepath.Join(testdata, "models", "llama-tiny"), "--gguf", file}, "tokenizer")
 }

@@ -74,14 +74,14 @@ func TestModelsOfTheHub(t *testing.T) {
 		t.Errorf("generate: status %d, %s", status, stderr)
 	}
 
-	onHub(t, talker(t, "w2"))
-	succeed(t, `{"text": "w5"}`, "generate", "--model", "org/talker", "--max-new", "2")
-	succeed(t, `{"text": "w5"}`, "tokenize", "--model", "org/talker")
-	toTheEnd(t, file)
+	onHub(t, writeChatModel(t, "w2"))
+	mustRun(t, `{"text": "w5"}`, "generate", "--model", "org/talker", "--max-new", "2")
+	mustRun(t, `{"text": "w5"}`, "tokenize", "--model", "org/talker")
+	trainToEnd(t, file)
 	again := filepath.Join(dir, "run", "config.yaml") // in another folder, with the same models
-	succeed(t, "", "doctor", again)
+	mustRun(t, "", "doctor", again)
 	if text, _ := os.ReadFile(again); strings.Count(string(text), "model: org/talker\n") != 2 {
 		t.Errorf("the run's configuration names different models:\n%s", text)
 	}
-	succeed(t, "", "eval", again)
+	mustRun(t, "", "eval", again)
 }

@@ -67,7 +67,7 @@ func TestScoreAndGenerateGoldens(t *testing.T) {
 			for _, ids := range rows {
 				in += idsLine(ids)
 			}
-			got := results(t, succeed(t, in, "score", "--model", golden.Checkpoint(dir), "--temperature", "0.7"))
+			got := results(t, mustRun(t, in, "score", "--model", golden.Checkpoint(dir), "--temperature", "0.7"))
 			tolerance := golden.Tolerance(t, dir, "logprobs_t0.7_max_abs", 5e-5)
 			for r, ids := range rows {
 				for i := range len(ids) - 1 {
@@ -77,7 +77,7 @@ func TestScoreAndGenerateGoldens(t *testing.T) {
 				}
 			}
 			greedy, ending := want["greedy_ids"].Int32s(), "length"
-			more := results(t, succeed(t, idsLine(want["input_ids"].Int32s()[:8]), "generate", "--model", golden.Checkpoint(dir), "--temperature", "0", "--max-new", fmt.Sprint(len(greedy))))
+			more := results(t, mustRun(t, idsLine(want["input_ids"].Int32s()[:8]), "generate", "--model", golden.Checkpoint(dir), "--temperature", "0", "--max-new", fmt.Sprint(len(greedy))))
 			if eos := slices.IndexFunc(greedy, func(id int32) bool { return slices.Contains(eosOf(t, golden.Checkpoint(dir)), id) }); eos >= 0 {
 				greedy, ending = greedy[:eos+1], "stop" // the golden ids continue after the end
 			}
@@ -96,7 +96,7 @@ func TestGoldenBadCheckpoints(t *testing.T) {
 	for _, c := range table.Cases {
 		dir := golden.File(t, "models", filepath.Join("bad", c.Name))
 		if c.Must == "load" {
-			succeed(t, `{"ids":[1,2,3]}`, "score", "--model", dir)
+			mustRun(t, `{"ids":[1,2,3]}`, "score", "--model", dir)
 			continue
 		}
 		stdout, stderr, status := run(t, `{"ids":[1,2,3]}`, "score", "--model", dir)
@@ -167,7 +167,7 @@ func TestTokenizeAndRenderGoldens(t *testing.T) {
 					return
 				}
 				lines, values := rows(t, filepath.Join(dir, file))
-				out := strings.Split(strings.TrimSpace(succeed(t, strings.Join(lines, ""), append(args, "--model", model)...)), "\n")
+				out := strings.Split(strings.TrimSpace(mustRun(t, strings.Join(lines, ""), append(args, "--model", model)...)), "\n")
 				if len(out) != len(lines) {
 					t.Fatalf("%s: %d answers for %d lines", file, len(out), len(lines))
 				}
@@ -211,14 +211,14 @@ func TestHostileLines(t *testing.T) {
 			}
 		}
 	}
-	refused(t, "{\"text\":\"a\"}\n{", []string{"tokenize", "--model", filepath.Join(testdata, "tokenizer", "smollm2")}, "line 2")
-	refused(t, "", []string{"tokenize", "--model", model}, "llama-tiny", "tokenizer.json")
-	refused(t, "", []string{"score", "--model", "not/there"}, "not/there")
-	refused(t, "", []string{"generate", "--model", model, "--temperature=-1"}, "--temperature")
-	refused(t, "", []string{"generate", "--model", model, "--stop", "x"}, "tokenizer.json")
-	refused(t, "", []string{"generate", "--model", model, "--device", "tpu"}, "tpu")
-	refused(t, "", []string{"chat", "--model", model}, "tokenizer.json")
-	refused(t, "", []string{"score", "--model", model, "-i", "not/there.jsonl"}, "not/there.jsonl")
+	wantRefusal(t, "{\"text\":\"a\"}\n{", []string{"tokenize", "--model", filepath.Join(testdata, "tokenizer", "smollm2")}, "line 2")
+	wantRefusal(t, "", []string{"tokenize", "--model", model}, "llama-tiny", "tokenizer.json")
+	wantRefusal(t, "", []string{"score", "--model", "not/there"}, "not/there")
+	wantRefusal(t, "", []string{"generate", "--model", model, "--temperature=-1"}, "--temperature")
+	wantRefusal(t, "", []string{"generate", "--model", model, "--stop", "x"}, "tokenizer.json")
+	wantRefusal(t, "", []string{"generate", "--model", model, "--device", "tpu"}, "tpu")
+	wantRefusal(t, "", []string{"chat", "--model", model}, "tokenizer.json")
+	wantRefusal(t, "", []string{"score", "--model", model, "-i", "not/there.jsonl"}, "not/there.jsonl")
 }
 
 // Files work like pipes, and the answers do not depend on the number of slots.
@@ -233,14 +233,14 @@ func TestFiles(t *testing.T) {
 	if err := os.WriteFile(in, []byte(lines.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if stdout := succeed(t, "", "generate", "--model", model, "--max-new", "12", "--slots", "8", "-i", in, "-o", out); stdout != "" {
+	if stdout := mustRun(t, "", "generate", "--model", model, "--max-new", "12", "--slots", "8", "-i", in, "-o", out); stdout != "" {
 		t.Errorf("with -o it printed %q", stdout)
 	}
 	written, err := os.ReadFile(out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if piped := succeed(t, lines.String(), "generate", "--model", model, "--max-new", "12", "--slots", "1"); piped != string(written) {
+	if piped := mustRun(t, lines.String(), "generate", "--model", model, "--max-new", "12", "--slots", "1"); piped != string(written) {
 		t.Error("a pipe at 1 slot and a file at 8 slots give different answers")
 	}
 }
@@ -275,7 +275,7 @@ func TestBrokenPipe(t *testing.T) {
 }
 
 func TestAdvantages(t *testing.T) {
-	out := succeed(t, `{"groups":[{"rewards":[1,0]}]}`+"\n"+`{"run_seed":"42","query":"q-0001","rollout":0,"agent":"searcher","d":8,"d_k":3}`+"\n{\n", "advantages")
+	out := mustRun(t, `{"groups":[{"rewards":[1,0]}]}`+"\n"+`{"run_seed":"42","query":"q-0001","rollout":0,"agent":"searcher","d":8,"d_k":3}`+"\n{\n", "advantages")
 	want := `{"groups":[{"advantage":[1,-1],"mean":0.5,"std_population":0.5,"degenerate":false}]}` + "\n" + `{"multiplicity":[5,1,2],"draws":[0,0,0,0,2]}` + "\n" + `{"error":{"code":`
 	if !strings.HasPrefix(out, want) {
 		t.Errorf("got %s", out)
@@ -317,7 +317,7 @@ func TestGoldenSmolLM2(t *testing.T) {
 		fmt.Fprintf(&in, "{\"messages\":%s}\n", compact(t, p.Messages))
 	}
 	in.WriteString(idsLine(expected.Prompts[0].IDs) + `{"messages":[{"role":"user","content":"What is 17 + 25?"}]}`)
-	out := results(t, succeed(t, in.String(), "generate", "--model", model, "--temperature", "0", "--max-new", "32"))
+	out := results(t, mustRun(t, in.String(), "generate", "--model", model, "--temperature", "0", "--max-new", "32"))
 	for i, p := range expected.Prompts {
 		want := p.Greedy.IDs // continues after the token 2, which ends a turn
 		if end := slices.Index(want, 2); end >= 0 {
@@ -341,7 +341,7 @@ func TestGoldenSmolLM2(t *testing.T) {
 	if sum.Text == nil || *sum.Text != answers[0] || sum.FinishReason != "stop" {
 		t.Errorf("generate's answer is %+v, chat's is %q", sum, answers[0])
 	}
-	if out := succeed(t, `{"text":"a  12  b"}`, "tokenize", "--model", model); !strings.HasPrefix(out, `{"ids":[`) {
+	if out := mustRun(t, `{"text":"a  12  b"}`, "tokenize", "--model", model); !strings.HasPrefix(out, `{"ids":[`) {
 		t.Errorf("tokenize's answer is %q", out)
 	}
 }

@@ -76,8 +76,8 @@ func run(t testing.TB, stdin string, args ...string) (stdout, stderr string, sta
 	return out.String(), errs.String(), status
 }
 
-// succeed runs mgrpo and requires status 0.
-func succeed(t testing.TB, stdin string, args ...string) string {
+// mustRun runs mgrpo and requires status 0.
+func mustRun(t testing.TB, stdin string, args ...string) string {
 	t.Helper()
 	stdout, stderr, status := run(t, stdin, args...)
 	if status != 0 {
@@ -86,9 +86,9 @@ func succeed(t testing.TB, stdin string, args ...string) string {
 	return stdout
 }
 
-// toTheEnd runs `mgrpo train` and requires that the run completes its steps. Agents without a
+// trainToEnd runs `mgrpo train` and requires that the run completes its steps. Agents without a
 // cold start learn nothing in these steps, and the program reports that.
-func toTheEnd(t testing.TB, args ...string) (stdout string) {
+func trainToEnd(t testing.TB, args ...string) (stdout string) {
 	t.Helper()
 	stdout, stderr, status := run(t, "", append([]string{"train"}, args...)...)
 	if status != 0 && !strings.Contains(stderr, "mgrpo: "+trainer.ErrNothingTrained.Error()+":") {
@@ -97,8 +97,8 @@ func toTheEnd(t testing.TB, args ...string) (stdout string) {
 	return stdout
 }
 
-// refused runs mgrpo and requires status 1 and one line on standard error that contains every word.
-func refused(t testing.TB, stdin string, args []string, words ...string) {
+// wantRefusal runs mgrpo and requires status 1 and one line on standard error that contains every word.
+func wantRefusal(t testing.TB, stdin string, args []string, words ...string) {
 	t.Helper()
 	_, stderr, status := run(t, stdin, args...)
 	if status != 1 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "mgrpo: ") {
@@ -119,7 +119,7 @@ func TestWrongCommand(t *testing.T) {
 	if out, stderr, status := run(t, "", "trian"); status != exitUsage || !strings.Contains(stderr, `did you mean "train"?`) || strings.Count(out, "\n") > 4 {
 		t.Errorf("status %d, %s%s", status, out, stderr)
 	}
-	if out := succeed(t, ""); !strings.Contains(out, "Usage: mgrpo") || !strings.Contains(out, "rollout") {
+	if out := mustRun(t, ""); !strings.Contains(out, "Usage: mgrpo") || !strings.Contains(out, "rollout") {
 		t.Errorf("without a command: %s", out)
 	}
 }
@@ -132,7 +132,7 @@ func TestHelpFits80Columns(t *testing.T) {
 		if command == "" {
 			args = args[1:]
 		}
-		help := succeed(t, "", args...)
+		help := mustRun(t, "", args...)
 		if !strings.Contains(help, "Usage: mgrpo") {
 			t.Errorf("%s: %q", command, help)
 		}
@@ -173,7 +173,7 @@ func TestTemplates(t *testing.T) {
 	} {
 		t.Run(template, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "mine", "team.yaml")
-			said := succeed(t, "", "init", "--template", template, file)
+			said := mustRun(t, "", "init", "--template", template, file)
 			if !strings.Contains(said, "mgrpo train "+file) {
 				t.Errorf("init printed %q", said)
 			}
@@ -184,31 +184,31 @@ func TestTemplates(t *testing.T) {
 			for _, s := range append(set, "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "grpo.minibatches=1", "eval.queries=1", "eval.samples=1") {
 				args = append(args, "--set", s)
 			}
-			succeed(t, "", append([]string{"doctor"}, args...)...)
-			toTheEnd(t, args...)
+			mustRun(t, "", append([]string{"doctor"}, args...)...)
+			trainToEnd(t, args...)
 			if runs, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "runs", "*", "checkpoints", "step-000001")); len(runs) != 1 {
 				t.Errorf("checkpoints %v, want one next to the configuration", runs)
 			}
-			refused(t, "", []string{"init", "--template", template, file}, "is there already")
+			wantRefusal(t, "", []string{"init", "--template", template, file}, "is there already")
 		})
 	}
 }
 
 func TestInit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
-	if said := succeed(t, "", "init", file); strings.Contains(said, " 0 more") {
+	if said := mustRun(t, "", "init", file); strings.Contains(said, " 0 more") {
 		t.Errorf("init printed %q", said)
 	}
 	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "\n  name: quickstart          # also") || !strings.Contains(string(text), "\n  dir: runs/quickstart      # checkpoints") {
 		t.Errorf("%v: the folder's name is not valid for a run: %.300s", err, text)
 	}
-	if help := succeed(t, "", "init", "--help"); !strings.Contains(help, "\n    research    a team") {
+	if help := mustRun(t, "", "init", "--help"); !strings.Contains(help, "\n    research    a team") {
 		t.Errorf("templates are not on separate lines in %q", help)
 	}
 	if err := os.WriteFile(file, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, "", []string{"init", file}, "is there already")
+	wantRefusal(t, "", []string{"init", file}, "is there already")
 	if data, _ := os.ReadFile(file); string(data) != "mine" {
 		t.Errorf("init overwrote a file: %q", data)
 	}
@@ -218,20 +218,20 @@ func TestInit(t *testing.T) {
 func TestInitFolder(t *testing.T) {
 	dir := t.TempDir()
 	for _, folder := range []string{filepath.Join(dir, "q"), dir} {
-		if said := succeed(t, "", "init", folder); !strings.Contains(said, "mgrpo train "+filepath.Join(folder, "team.yaml")) {
+		if said := mustRun(t, "", "init", folder); !strings.Contains(said, "mgrpo train "+filepath.Join(folder, "team.yaml")) {
 			t.Errorf("%s", said)
 		}
 		if _, err := os.Stat(filepath.Join(folder, "team.yaml")); err != nil {
 			t.Error(err)
 		}
-		refused(t, "", []string{"init", folder}, "is there already")
+		wantRefusal(t, "", []string{"init", folder}, "is there already")
 	}
 }
 
 // Every command that needs a configuration accepts it as an argument.
 func TestConfigurationAsArgument(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
-	succeed(t, "", "init", file)
+	mustRun(t, "", "init", file)
 	wrong := filepath.Join(t.TempDir(), "wrong.yaml") // a command that reports this mistake has read the file
 	if err := os.WriteFile(wrong, []byte("rum: {name: x}"), 0o644); err != nil {
 		t.Fatal(err)
@@ -245,29 +245,29 @@ func TestConfigurationAsArgument(t *testing.T) {
 		t.Errorf("a missing configuration: status %d, %s", status, stderr)
 	}
 	own := filepath.Join(t.TempDir(), "own.yaml")
-	succeed(t, "", "init", "--template", "own-task", own)
-	refused(t, "", []string{"eval", own, "--set", "task.eval=other.jsonl"}, "a relative path starts from the folder of the configuration, "+filepath.Dir(own))
-	refused(t, "", []string{"train", filepath.Dir(file)}, "is a directory: name the configuration in it, such as "+file)
+	mustRun(t, "", "init", "--template", "own-task", own)
+	wantRefusal(t, "", []string{"eval", own, "--set", "task.eval=other.jsonl"}, "a relative path starts from the folder of the configuration, "+filepath.Dir(own))
+	wantRefusal(t, "", []string{"train", filepath.Dir(file)}, "is a directory: name the configuration in it, such as "+file)
 	for _, command := range [][]string{{"train"}, {"worker", "--agent", "planner"}, {"eval"}, {"status"}, {"store", "acl"}} {
 		if _, stderr, status := run(t, "", command...); status != 80 || !strings.Contains(stderr, "team.yaml") || !strings.Contains(stderr, "mgrpo init") {
 			t.Errorf("%v without a configuration: status %d, %s", command, status, stderr)
 		}
 	}
-	succeed(t, "", "doctor", file, "--set", "run.dir="+t.TempDir())
+	mustRun(t, "", "doctor", file, "--set", "run.dir="+t.TempDir())
 }
 
 func TestUnknownKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
-	succeed(t, "", "init", file)
+	mustRun(t, "", "init", file)
 	for _, args := range [][]string{{"train"}, {"worker", "--agent", "planner"}, {"eval"}, {"doctor"}} {
-		refused(t, "", append(args, file, "--set", "grpo.rolouts=4"), "grpo.rolouts", "rollouts")
+		wantRefusal(t, "", append(args, file, "--set", "grpo.rolouts=4"), "grpo.rolouts", "rollouts")
 	}
 }
 
 // A worker needs a store to meet the others. Without one, its first output is the error.
 func TestWorkerWithoutStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
-	succeed(t, "", "init", file)
+	mustRun(t, "", "init", file)
 	stdout, stderr, status := run(t, "", "worker", file, "--agent", "planner")
 	if status != 1 || stdout != "" || !strings.HasPrefix(stderr, "mgrpo: store.url is not set") {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
@@ -276,9 +276,9 @@ func TestWorkerWithoutStore(t *testing.T) {
 
 func TestTooLittleMemory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
-	succeed(t, "", "init", file)
+	mustRun(t, "", "init", file)
 	dir := filepath.Join(t.TempDir(), "run")
-	refused(t, "", []string{"train", file, "--set", "run.dir=" + dir, "--set", "agents.planner.engine.slots=65536",
+	wantRefusal(t, "", []string{"train", file, "--set", "run.dir=" + dir, "--set", "agents.planner.engine.slots=65536",
 		"--set", "agents.planner.model.max_positions=1048576", "--set", "agents.planner.limits.max_tokens=1048576"},
 		"of memory needed", "lower agents.planner.engine.slots (65536")
 	if _, err := os.Stat(dir); err == nil {

@@ -13,7 +13,7 @@ func TestMistakesComeFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "mine", "team.yaml")
-	succeed(t, "", "init", "--template", "own-task", file)
+	mustRun(t, "", "init", "--template", "own-task", file)
 	shape := "{family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: " + smol + "}"
 	spoken := "{family: llama, width: 32, layers: 1, heads: 2, ffn: 64}"
 	for _, c := range []struct{ name, set, want string }{
@@ -31,5 +31,5 @@ func TestMistakesComeFirst(t *testing.T) {
 		}
 	}
 	// Neither model needs the task, and its file is missing.
-	refused(t, "", []string{"train", file, "--set", "task.train=missing.jsonl", "--set", "agents.planner.model=" + spoken, "--set", "agents.solver.model=" + shape}, "vocabulary")
+	wantRefusal(t, "", []string{"train", file, "--set", "task.train=missing.jsonl", "--set", "agents.planner.model=" + spoken, "--set", "agents.solver.model=" + shape}, "vocabulary")
 }

@@ -9,7 +9,7 @@ import (
 func TestRoofline(t *testing.T) {
 	const team, cpu = "../../examples/quickstart/team.yaml", "../../bench/results/kernels-intel-r-xeon-r-processor-2c-avx512.json"
 	short := []string{"bench", "roofline", team, "--prompt=60", "--turns=3", "--sampled=20", "--results=30"}
-	out := succeed(t, "", append(short, "--on=h200,"+cpu)...)
+	out := mustRun(t, "", append(short, "--on=h200,"+cpu)...)
 	for _, want := range []string{"H200:", "planner on cuda:0", "researcher on cpu", "decoding", "optimizer", "a step takes at least"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in:\n%s", want, out)

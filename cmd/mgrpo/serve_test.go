@@ -72,14 +72,14 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "mine", "team.yaml")
-	succeed(t, "", "init", "--template", "own-task", file)
+	mustRun(t, "", "init", "--template", "own-task", file)
 	args := []string{file}
 	for _, s := range []string{"agents.planner.limits.max_new_tokens=8", "cold_start.steps=1", "run.steps=1", "task.queries_per_step=2", "grpo.rollouts=2", "eval.queries=1", "eval.samples=1",
 		"agents.planner.model={family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: " + smol + "}",
 		"agents.solver.model={family: llama, width: 32, layers: 1, heads: 2, ffn: 64, tokenizer: " + smol + "}"} {
 		args = append(args, "--set", s)
 	}
-	toTheEnd(t, args...)
+	trainToEnd(t, args...)
 	url, printed := served(t, args...)
 	for _, want := range []string{"step-000001: " + url, `model "planner": a context of 1024 tokens, at most 8 for a reply`, `model "solver": `, "curl " + url + "/chat/completions -d '{"} {
 		if !strings.Contains(printed, want) {
@@ -108,8 +108,8 @@ func TestServe(t *testing.T) {
 	if answer, err := exec.Command("sh", "-c", curl).Output(); err != nil || !strings.Contains(string(answer), `"completion_tokens":`) {
 		t.Errorf("a folder: %s: %s, %v", curl, answer, err)
 	}
-	refused(t, "", []string{"serve"}, "name the configuration")
-	refused(t, "", []string{"serve", "--listen", "0.0.0.0:0", "--model", folders[0]}, "--token-env")
+	wantRefusal(t, "", []string{"serve"}, "name the configuration")
+	wantRefusal(t, "", []string{"serve", "--listen", "0.0.0.0:0", "--model", folders[0]}, "--token-env")
 	// Refused before the model is opened.
-	refused(t, "", []string{"serve", "--listen", "127.0.0.1", "--model", "nowhere"}, "--listen", "want [HOST:]PORT")
+	wantRefusal(t, "", []string{"serve", "--listen", "127.0.0.1", "--model", "nowhere"}, "--listen", "want [HOST:]PORT")
 }

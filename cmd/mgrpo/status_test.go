@@ -53,10 +53,10 @@ func TestStatusFits80Columns(t *testing.T) {
 // If the team has no store or no running worker, the command reports that.
 func TestStatusOfNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "team.yaml")
-	succeed(t, "", "init", file)
+	mustRun(t, "", "init", file)
 	for _, form := range [][]string{nil, {"--json"}} {
-		refused(t, "", append([]string{"status", file, "--set", "run.dir=the/run"}, form...), "store.url is not set", "--listen 127.0.0.1:9464", "mgrpo report", "the/run")
+		wantRefusal(t, "", append([]string{"status", file, "--set", "run.dir=the/run"}, form...), "store.url is not set", "--listen 127.0.0.1:9464", "mgrpo report", "the/run")
 	}
-	refused(t, "", []string{"status", file, "--set", "health.address=127.0.0.1:9464"}, "http://127.0.0.1:9464/live")
-	refused(t, "", []string{"status", file, "--set", "store.url=redis://127.0.0.1:1/0"}, "connection refused")
+	wantRefusal(t, "", []string{"status", file, "--set", "health.address=127.0.0.1:9464"}, "http://127.0.0.1:9464/live")
+	wantRefusal(t, "", []string{"status", file, "--set", "store.url=redis://127.0.0.1:1/0"}, "connection refused")
 }

@@ -96,7 +96,7 @@ func TestTorchScriptTeam(t *testing.T) {
 	team := func(t *testing.T, command string, more ...string) string {
 		t.Helper()
 		args := append([]string{command}, moduleTeam(dir, named(filepath.Join(module, "policy.pt")))...)
-		return succeed(t, "", append(args, more...)...)
+		return mustRun(t, "", append(args, more...)...)
 	}
 	checkpoint := func(step int) string {
 		return filepath.Join(dir, "checkpoints", fmt.Sprintf("step-%06d", step), "researcher")
@@ -173,7 +173,7 @@ func TestTorchScriptTeam(t *testing.T) {
 	})
 
 	t.Run("named as a folder", func(t *testing.T) {
-		refused(t, "", append([]string{"train"}, moduleTeam(t.TempDir(), "agents.researcher.model="+checkpoint(2))...),
+		wantRefusal(t, "", append([]string{"train"}, moduleTeam(t.TempDir(), "agents.researcher.model="+checkpoint(2))...),
 			"agents.researcher.model: config.json has model_type torchscript, whose forward pass is a program: name it in the configuration, as in model: {torchscript: ")
 	})
 }
@@ -184,13 +184,13 @@ func TestTorchScriptRefused(t *testing.T) {
 	module := filepath.Join(folder, "policy.pt")
 	train := func(sets ...string) []string { return append([]string{"train"}, moduleTeam(dir, sets...)...) }
 
-	refused(t, "", train(named(module), "agents.researcher.lora.r=4"), "agents.researcher.lora: the model of researcher is a TorchScript module")
-	refused(t, "", train(named(module), "agents.researcher.device=cuda", "agents.researcher.dtype=bf16"), "agents.researcher.dtype: the model of researcher is a TorchScript module")
+	wantRefusal(t, "", train(named(module), "agents.researcher.lora.r=4"), "agents.researcher.lora: the model of researcher is a TorchScript module")
+	wantRefusal(t, "", train(named(module), "agents.researcher.device=cuda", "agents.researcher.dtype=bf16"), "agents.researcher.dtype: the model of researcher is a TorchScript module")
 
 	if err := os.Remove(module); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, "", train(named(module)), "agents.researcher.model: ", module+": no such file")
+	wantRefusal(t, "", train(named(module)), "agents.researcher.model: ", module+": no such file")
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("a refused run created its folder")
 	}

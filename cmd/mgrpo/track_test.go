@@ -50,11 +50,11 @@ func trackable(t *testing.T, dir string, sets ...string) (args []string, forward
 func TestTrack(t *testing.T) {
 	dir := t.TempDir()
 	args, forwarded := trackable(t, dir)
-	toTheEnd(t, args...)
+	trainToEnd(t, args...)
 	if !isComplete(t, dir) {
 		t.Fatal("the file has no note of the run's end: mgrpo track --follow would wait forever")
 	}
-	if out := succeed(t, "", "track", dir, "--wandb", "agents", "--follow"); out != "6 records forwarded\n" || forwarded() != 6 {
+	if out := mustRun(t, "", "track", dir, "--wandb", "agents", "--follow"); out != "6 records forwarded\n" || forwarded() != 6 {
 		t.Errorf("printed %q, %d rows", out, forwarded())
 	}
 }
@@ -67,7 +67,7 @@ func TestTracking(t *testing.T) {
 	if _, errs, status := run(t, "", without...); status != exitFailed || !strings.Contains(errs, "does not have the package wandb") {
 		t.Errorf("without the package: status %d: %s", status, errs)
 	}
-	toTheEnd(t, args...)
+	trainToEnd(t, args...)
 	if forwarded() != 6 {
 		t.Errorf("%d rows, want 6", forwarded())
 	}

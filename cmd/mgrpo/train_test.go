@@ -21,7 +21,7 @@ func TestEndOfResumedRun(t *testing.T) {
 		"eval.samples=1", "cold_start.demonstrations=none"} {
 		set = append(set, "--set", s)
 	}
-	train := func(more ...string) string { return toTheEnd(t, append(slices.Clone(set), more...)...) }
+	train := func(more ...string) string { return trainToEnd(t, append(slices.Clone(set), more...)...) }
 	end := func(output string) (steps, tokens string) {
 		lines := strings.Split(strings.TrimSpace(output), "\n")
 		return lines[len(lines)-2], lines[len(lines)-1]
@@ -58,7 +58,7 @@ func TestInterruptedColdStart(t *testing.T) {
 		return append(out, more...)
 	}
 	whole, dir := t.TempDir(), t.TempDir()
-	succeed(t, "", args(whole)...)
+	mustRun(t, "", args(whole)...)
 
 	cmd := program(t, "", args(dir)...)
 	var notes strings.Builder
@@ -90,7 +90,7 @@ func TestInterruptedColdStart(t *testing.T) {
 	if isComplete(t, dir) {
 		t.Error("the file marks the stopped run as complete")
 	}
-	resumed := succeed(t, "", args(dir, "--resume")...)
+	resumed := mustRun(t, "", args(dir, "--resume")...)
 	if !strings.Contains(resumed, "the cold start continues where it was stopped, of ") || !strings.Contains(resumed, "the cold start continues after update ") {
 		t.Errorf("resumed:\n%s", resumed)
 	}

@@ -44,8 +44,8 @@ func newStage(t *testing.T, turns ...scriptedTurn) *stage {
 	return s
 }
 
-// says returns a turn that ends with the end-of-turn token.
-func says(t *testing.T, text string) scriptedTurn {
+// endedTurn returns a turn that ends with the end-of-turn token.
+func endedTurn(t *testing.T, text string) scriptedTurn {
 	t.Helper()
 	return scriptedTurn{tokens: tokenizertest.Golden(t, "smollm2").Encode(text + "<|im_end|>")}
 }
@@ -109,7 +109,7 @@ func (s *stage) check(t *testing.T, traj Trajectory) {
 }
 
 func TestRunAnswersAtOnce(t *testing.T) {
-	s := newStage(t, says(t, "It is 4."))
+	s := newStage(t, endedTurn(t, "It is 4."))
 	traj := s.run(t)
 	if traj.ID != "q7/3" || traj.Answer != "It is 4." || !traj.FormatValid || traj.Finish != FinishAnswer || len(traj.Turns) != 2 {
 		t.Errorf("%+v", traj)
@@ -126,7 +126,7 @@ func TestRunAnswersAtOnce(t *testing.T) {
 // TestRunNumbersCalls: the calls of a tool are numbered in the order of the text, also if a
 // turn makes several at once. So a limit refuses the same calls every time.
 func TestRunNumbersCalls(t *testing.T) {
-	s := newStage(t, says(t, calculation("1")+calculation("2")), says(t, calculation("3")+calculation("4")), says(t, "done"))
+	s := newStage(t, endedTurn(t, calculation("1")+calculation("2")), endedTurn(t, calculation("3")+calculation("4")), endedTurn(t, "done"))
 	s.env.Tools["calculator"] = tool.Limited(tool.Calculator(), tool.Limits{Calls: 3})
 	for range 2 { // each conversation counts from the beginning
 		traj := s.run(t)
@@ -143,7 +143,7 @@ func TestRunReplayMisses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newStage(t, says(t, calculation("1+1")))
+	s := newStage(t, endedTurn(t, calculation("1+1")))
 	s.env.Tools["calculator"] = tool.Limited(tool.Cached(tool.Calculator(), cache, "calculator", nil), tool.Limits{Bytes: 10})
 	if traj, err := Run(t.Context(), s.spec, s.env); !errors.Is(err, recorded.ErrMissing) || !strings.Contains(err.Error(), "tool calculator") {
 		t.Errorf("got finish %s and error %v, want ErrMissing with the tool's name", traj.Finish, err)
@@ -151,7 +151,7 @@ func TestRunReplayMisses(t *testing.T) {
 }
 
 func TestRunSubAgentID(t *testing.T) {
-	s := newStage(t, says(t, "4"))
+	s := newStage(t, endedTurn(t, "4"))
 	s.spec.Main, s.spec.Key.Agent, s.spec.Key.Invocation = false, "solver", 2
 	if traj := s.run(t); traj.ID != "q7/3/solver/2" || traj.Invocation != 2 {
 		t.Errorf("got id %s and invocation %d", traj.ID, traj.Invocation)
@@ -159,7 +159,7 @@ func TestRunSubAgentID(t *testing.T) {
 }
 
 func TestRunSeveralTurns(t *testing.T) {
-	s := newStage(t, says(t, delegation("first")+calculation("2 + 2")), says(t, "Hm. "+delegation("second")), says(t, "4"))
+	s := newStage(t, endedTurn(t, delegation("first")+calculation("2 + 2")), endedTurn(t, "Hm. "+delegation("second")), endedTurn(t, "4"))
 	traj := s.run(t)
 	if traj.Calls["solver"] != 2 || traj.Malformed != 0 || traj.Answer != "4" || len(traj.Turns) != 6 {
 		t.Fatalf("%+v", traj)
@@ -184,7 +184,7 @@ func TestRunSeveralTurns(t *testing.T) {
 // of the calls. Here each call waits until all others have started, and the calls end in reverse order.
 func TestRunCallsConcurrentlyInOrder(t *testing.T) {
 	const n = 3
-	s := newStage(t, says(t, delegation("a")+delegation("b")+delegation("c")), says(t, "done"))
+	s := newStage(t, endedTurn(t, delegation("a")+delegation("b")+delegation("c")), endedTurn(t, "done"))
 	var started sync.WaitGroup
 	started.Add(n)
 	ended := make([]chan struct{}, n+1)
@@ -208,9 +208,9 @@ func TestRunCallsConcurrentlyInOrder(t *testing.T) {
 
 func TestRunMalformedCalls(t *testing.T) {
 	turns := []scriptedTurn{
-		says(t, `<tool_call>{"name": "solver"`),
-		says(t, `<tool_call>{"name": "oracle", "arguments": {}}</tool_call>`+calculation("1 + 1")),
-		says(t, "2"),
+		endedTurn(t, `<tool_call>{"name": "solver"`),
+		endedTurn(t, `<tool_call>{"name": "oracle", "arguments": {}}</tool_call>`+calculation("1 + 1")),
+		endedTurn(t, "2"),
 	}
 	traj := newStage(t, turns...).run(t)
 	if traj.Malformed != 2 || traj.Finish != FinishAnswer || traj.FormatValid {
@@ -226,7 +226,7 @@ func TestRunMalformedCalls(t *testing.T) {
 }
 
 func TestRunToolErrorIsText(t *testing.T) {
-	s := newStage(t, says(t, calculation("1 / 0")), says(t, "sorry"))
+	s := newStage(t, endedTurn(t, calculation("1 / 0")), endedTurn(t, "sorry"))
 	traj := s.run(t)
 	if !strings.Contains(traj.Turns[2].Text, "error: division by zero") || !traj.FormatValid || traj.Malformed != 0 {
 		t.Errorf("%+v", traj)
@@ -234,7 +234,7 @@ func TestRunToolErrorIsText(t *testing.T) {
 }
 
 func TestRunEmptyAnswerIsInvalid(t *testing.T) {
-	if traj := newStage(t, says(t, " \n")).run(t); traj.FormatValid || traj.Finish != FinishAnswer {
+	if traj := newStage(t, endedTurn(t, " \n")).run(t); traj.FormatValid || traj.Finish != FinishAnswer {
 		t.Errorf("valid=%v finish=%s", traj.FormatValid, traj.Finish)
 	}
 }
@@ -264,7 +264,7 @@ func TestRunLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
 			for _, text := range tc.turns {
-				s.engine.turns = append(s.engine.turns, says(t, text))
+				s.engine.turns = append(s.engine.turns, endedTurn(t, text))
 			}
 			s.engine.limit, s.spec.Limits = tc.context, tc.limits
 			traj, err := Run(t.Context(), s.spec, s.env)
@@ -294,7 +294,7 @@ func TestRunLimits(t *testing.T) {
 }
 
 func TestRunCallsPerTurn(t *testing.T) {
-	s := newStage(t, says(t, strings.Repeat(calculation("1"), 5)), says(t, "1"))
+	s := newStage(t, endedTurn(t, strings.Repeat(calculation("1"), 5)), endedTurn(t, "1"))
 	s.spec.Limits.CallsPerTurn = 2
 	traj := s.run(t)
 	text := traj.Turns[2].Text
@@ -305,7 +305,7 @@ func TestRunCallsPerTurn(t *testing.T) {
 
 func TestRunWallTime(t *testing.T) {
 	t.Run("sampling", func(t *testing.T) {
-		turn := says(t, "slow slow slow")
+		turn := endedTurn(t, "slow slow slow")
 		turn.wait = true
 		s := newStage(t, turn)
 		s.spec.Limits.Wall = 20 * time.Millisecond
@@ -314,7 +314,7 @@ func TestRunWallTime(t *testing.T) {
 		}
 	})
 	t.Run("delegation", func(t *testing.T) {
-		s := newStage(t, says(t, delegation("slow")))
+		s := newStage(t, endedTurn(t, delegation("slow")))
 		s.spec.Limits.Wall = 20 * time.Millisecond
 		s.env.Delegate = func(ctx context.Context, _ Delegation) (string, error) {
 			<-ctx.Done()
@@ -325,7 +325,7 @@ func TestRunWallTime(t *testing.T) {
 		}
 	})
 	t.Run("tool", func(t *testing.T) {
-		s := newStage(t, says(t, calculation("1")))
+		s := newStage(t, endedTurn(t, calculation("1")))
 		s.spec.Limits.Wall = 20 * time.Millisecond
 		s.env.Tools["calculator"] = tool.Func("calculator", "", "expression", "", func(ctx context.Context, _ string) (string, error) {
 			<-ctx.Done()
@@ -339,7 +339,7 @@ func TestRunWallTime(t *testing.T) {
 
 func TestRunCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := newStage(t, says(t, delegation("a")+delegation("b")))
+	s := newStage(t, endedTurn(t, delegation("a")+delegation("b")))
 	s.spec.Limits.Wall = time.Hour
 	var once sync.Once
 	s.env.Delegate = func(ctx context.Context, _ Delegation) (string, error) {
@@ -360,7 +360,7 @@ func TestRunCancelled(t *testing.T) {
 func TestRunErrorsOfTheMachinery(t *testing.T) {
 	broken := errors.New("device lost")
 	with := func(edit func(*scriptedTurn)) scriptedTurn {
-		turn := says(t, "some words")
+		turn := endedTurn(t, "some words")
 		edit(&turn)
 		return turn
 	}
@@ -387,14 +387,14 @@ func TestRunErrorsOfTheMachinery(t *testing.T) {
 		})
 	}
 	t.Run("store", func(t *testing.T) {
-		s := newStage(t, says(t, delegation("a")))
+		s := newStage(t, endedTurn(t, delegation("a")))
 		s.env.Delegate = func(context.Context, Delegation) (string, error) { return "", broken }
 		if _, err := Run(t.Context(), s.spec, s.env); !errors.Is(err, broken) {
 			t.Error(err)
 		}
 	})
 	t.Run("no sub-agents", func(t *testing.T) {
-		s := newStage(t, says(t, delegation("a")))
+		s := newStage(t, endedTurn(t, delegation("a")))
 		s.env.Delegate = nil
 		if _, err := Run(t.Context(), s.spec, s.env); err == nil {
 			t.Error("no error")
@@ -420,7 +420,7 @@ func TestRunVersions(t *testing.T) {
 		first, second, lag int64
 		fails              bool
 	}{{4, 4, 0, false}, {4, 5, 0, true}, {5, 4, 0, true}, {4, 5, 1, false}, {4, 6, 1, true}} {
-		a, b := says(t, delegation("x")), says(t, "4")
+		a, b := endedTurn(t, delegation("x")), endedTurn(t, "4")
 		a.version, b.version = tc.first, tc.second
 		s := newStage(t, a, b)
 		s.spec.MaxLag = tc.lag

@@ -13,8 +13,8 @@ import (
 // folded returns a conversation of two delegations that is folded after the answer to the second.
 func folded(t *testing.T, keep int, turns ...scriptedTurn) *stage {
 	t.Helper()
-	asks := []scriptedTurn{says(t, delegation("first"+strings.Repeat(", with all that belongs to it", 9))), says(t, delegation("second"))}
-	whole := newStage(t, append(asks, says(t, "4"))...).run(t)
+	asks := []scriptedTurn{endedTurn(t, delegation("first"+strings.Repeat(", with all that belongs to it", 9))), endedTurn(t, delegation("second"))}
+	whole := newStage(t, append(asks, endedTurn(t, "4"))...).run(t)
 	s := newStage(t, append(asks, turns...)...)
 	s.spec.Limits.Fold = Fold{At: whole.Turns[4].To, Keep: keep}
 	return s
@@ -63,7 +63,7 @@ func (s *stage) trainedOnce(t *testing.T, traj Trajectory) {
 func TestFold(t *testing.T) {
 	for keep, rest := range map[int][]string{0: nil, 1: {delegation("second"), "solver[1] on second"}, 9: {delegation("second"), "solver[1] on second"}} {
 		t.Run(fmt.Sprint(keep), func(t *testing.T) {
-			s := folded(t, keep, says(t, "Both were answered."), says(t, delegation("third")), says(t, "4"))
+			s := folded(t, keep, endedTurn(t, "Both were answered."), endedTurn(t, delegation("third")), endedTurn(t, "4"))
 			s.spec.Limits.Turns = 4 // the summary does not count
 			traj, err := Run(t.Context(), s.spec, s.env)
 			if err != nil {
@@ -103,9 +103,9 @@ func TestFold(t *testing.T) {
 
 // TestFoldAgain: each stretch is folded when it is long enough. Its version is the oldest of the versions that sampled it.
 func TestFoldAgain(t *testing.T) {
-	newer := says(t, "4")
+	newer := endedTurn(t, "4")
 	newer.version = 1
-	s := newStage(t, says(t, delegation("first")), says(t, "One."), says(t, delegation("second")), says(t, "Two."), newer)
+	s := newStage(t, endedTurn(t, delegation("first")), endedTurn(t, "One."), endedTurn(t, delegation("second")), endedTurn(t, "Two."), newer)
 	s.spec.Limits.Fold, s.spec.MaxLag = Fold{At: 1, Keep: 3}, 1
 	traj, err := Run(t.Context(), s.spec, s.env)
 	if err != nil {
@@ -123,7 +123,7 @@ func TestFoldAgain(t *testing.T) {
 // TestFoldCutsResults checks that results that leave no room for a summary are cut, and that the conversation
 // continues.
 func TestFoldCutsResults(t *testing.T) {
-	s := newStage(t, says(t, delegation("first")), says(t, "A long answer."), says(t, "4"))
+	s := newStage(t, endedTurn(t, delegation("first")), endedTurn(t, "A long answer."), endedTurn(t, "4"))
 	s.spec.Limits.Fold, s.spec.Limits.Tokens, s.spec.Limits.TurnTokens = Fold{At: 400}, 600, 40
 	s.env.Delegate = func(context.Context, Delegation) (string, error) {
 		return strings.Repeat("a value and another, ", 300), nil
@@ -141,7 +141,7 @@ func TestFoldCutsResults(t *testing.T) {
 
 // TestEqualStretches: stretches with equal beginnings are sampled with different random numbers.
 func TestEqualStretches(t *testing.T) {
-	s := newStage(t, says(t, delegation("first")), says(t, "None."), says(t, delegation("second")), says(t, "None."), says(t, "4"))
+	s := newStage(t, endedTurn(t, delegation("first")), endedTurn(t, "None."), endedTurn(t, delegation("second")), endedTurn(t, "None."), endedTurn(t, "4"))
 	s.spec.Limits.Fold = Fold{At: 1}
 	if _, err := Run(t.Context(), s.spec, s.env); err != nil {
 		t.Fatal(err)
@@ -155,17 +155,17 @@ func TestEqualStretches(t *testing.T) {
 // TestFoldFails checks that an invalid or too long summary ends the conversation like any such
 // turn. Versions may not be further apart across a fold than within a stretch.
 func TestFoldFails(t *testing.T) {
-	old := says(t, "Both were answered.")
-	answer := says(t, "4")
+	old := endedTurn(t, "Both were answered.")
+	answer := endedTurn(t, "4")
 	answer.version = 1
 	for name, c := range map[string]struct {
 		turns  []scriptedTurn
 		limits Limits
 		finish string // "": an error
 	}{
-		"call":     {[]scriptedTurn{says(t, delegation("third"))}, Limits{}, FinishFormat},
-		"empty":    {[]scriptedTurn{says(t, " ")}, Limits{}, FinishFormat},
-		"long":     {[]scriptedTurn{says(t, strings.Repeat("on and ", 60))}, Limits{TurnTokens: 60}, FinishLength},
+		"call":     {[]scriptedTurn{endedTurn(t, delegation("third"))}, Limits{}, FinishFormat},
+		"empty":    {[]scriptedTurn{endedTurn(t, " ")}, Limits{}, FinishFormat},
+		"long":     {[]scriptedTurn{endedTurn(t, strings.Repeat("on and ", 60))}, Limits{TurnTokens: 60}, FinishLength},
 		"no turns": {nil, Limits{Turns: 2}, FinishTurns},
 		"versions": {[]scriptedTurn{old, answer}, Limits{}, ""},
 	} {

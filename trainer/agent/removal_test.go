@@ -12,7 +12,7 @@ import (
 // removal makes a conversation with two calls in a turn and a third after it, and an engine for the turns that follow a removal.
 func removal(t *testing.T, turns ...scriptedTurn) (*stage, Trajectory) {
 	t.Helper()
-	s := newStage(t, says(t, delegation("first")+calculation("2 + 2")+delegation("second")), says(t, "Hm. "+delegation("third")), says(t, "4"))
+	s := newStage(t, endedTurn(t, delegation("first")+calculation("2 + 2")+delegation("second")), endedTurn(t, "Hm. "+delegation("third")), endedTurn(t, "4"))
 	traj := s.run(t)
 	s.engine = &scripted{t: t, turns: turns}
 	s.env = Env{Policy: s.engine} // neither a tool nor a sub-agent may be called
@@ -23,8 +23,8 @@ func removal(t *testing.T, turns ...scriptedTurn) (*stage, Trajectory) {
 // removed call, and its turns before the last results are those of the first time.
 func TestWithoutCall(t *testing.T) {
 	for i, removedText := range []string{"solver[0] on first", "solver[1] on second", "solver[2] on third"} {
-		s, traj := removal(t, says(t, "five"))
-		request := len(traj.Tokens) - len(says(t, "4").tokens)
+		s, traj := removal(t, endedTurn(t, "five"))
+		request := len(traj.Tokens) - len(endedTurn(t, "4").tokens)
 		got, err := WithoutCall(t.Context(), s.spec, s.env, &traj, "solver", i)
 		if err != nil {
 			t.Fatal(err)
@@ -53,7 +53,7 @@ func TestWithoutCall(t *testing.T) {
 // there is no valid answer.
 func TestWithoutCallHasNoAnswer(t *testing.T) {
 	for finish, turn := range map[string]string{FinishTurns: delegation("first"), FinishLength: "one two three four five", FinishAnswer: " "} {
-		s, traj := removal(t, says(t, turn))
+		s, traj := removal(t, endedTurn(t, turn))
 		if finish == FinishLength {
 			s.spec.Limits.TurnTokens = 3
 		}

@@ -86,10 +86,10 @@ func TestSingle(t *testing.T) {
 	}
 }
 
-// routed uses the planner's grammar, and divides its calls between two sub-agents by a hash of their tasks.
-type routed struct{ dialect.Dialect }
+// routedDialect uses the planner's grammar, and divides its calls between two sub-agents by a hash of their tasks.
+type routedDialect struct{ dialect.Dialect }
 
-func (r routed) Parse(turn []int32) dialect.Action {
+func (r routedDialect) Parse(turn []int32) dialect.Action {
 	a := r.Dialect.Parse(turn)
 	for i := range a.Calls {
 		h := fnv.New32a()
@@ -161,7 +161,7 @@ func (t routedTask) Dialect(role task.AgentRole, words *tokenizer.Tokenizer) (di
 	if err != nil || !role.Main {
 		return d, err
 	}
-	return routed{d}, nil
+	return routedDialect{d}, nil
 }
 
 func trainRouted(ctx context.Context, cfg *config.Config, opt trainer.TrainOptions) error {

@@ -102,9 +102,9 @@ func TestLostGPU(t *testing.T) {
 	}
 }
 
-// flaky is the research task with verifiers that fail in training. Of two main answers to even
+// flakyTask is the research task with verifiers that fail in training. Of two main answers to even
 // queries, one gets an error and one gets NaN. One sub-answer to an odd query gets NaN.
-type flaky struct {
+type flakyTask struct {
 	*research.Task
 	main, sub atomic.Int32 // number of calls
 }
@@ -118,7 +118,7 @@ func odd(q task.Query) bool { return q.ID[len(q.ID)-1]%2 == 1 }
 
 func training(q task.Query) bool { return strings.HasPrefix(q.ID, "train-") }
 
-func (f *flaky) VerifyMain(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
+func (f *flakyTask) VerifyMain(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	if training(q) && !odd(q) {
 		switch f.main.Add(1) {
 		case 1:
@@ -130,7 +130,7 @@ func (f *flaky) VerifyMain(ctx context.Context, q task.Query, a task.Attempt) (f
 	return f.Task.VerifyMain(ctx, q, a)
 }
 
-func (f *flaky) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
+func (f *flakyTask) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	if training(q) && odd(q) && f.sub.Add(1) == 1 {
 		return math.NaN(), nil
 	}
@@ -141,7 +141,7 @@ func (f *flaky) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (fl
 func TestUnverifiedRolloutsAreRemovedWhole(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
-	seen := mustTrain(t, cfg, trainer.TrainOptions{Task: &flaky{Task: openTask(t, cfg).(*research.Task)}})
+	seen := mustTrain(t, cfg, trainer.TrainOptions{Task: &flakyTask{Task: openTask(t, cfg).(*research.Task)}})
 	for _, name := range []string{"planner", "researcher"} {
 		v := seen.find(t, "step", 1, name).Values
 		if v["rollouts_failed"] != 2 || v["rollouts_removed"] != 3 {
@@ -176,10 +176,10 @@ func (out) VerifyMain(context.Context, task.Query, task.Attempt) (float64, error
 	return 0, fmt.Errorf("%w: %s", errFlaky, strings.Repeat("x", 5000))
 }
 
-// unsure is the research task with an expert that scores no answers to held-out queries.
-type unsure struct{ *research.Task }
+// unscoredTask is the research task with an expert that scores no answers to held-out queries.
+type unscoredTask struct{ *research.Task }
 
-func (u unsure) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
+func (u unscoredTask) VerifySub(ctx context.Context, q task.Query, a task.Attempt) (float64, error) {
 	if !training(q) {
 		return 0, errFlaky
 	}
@@ -205,7 +205,7 @@ func TestNoExpertScoreWithoutParts(t *testing.T) {
 	cfg := load(t, t.TempDir(), "run.steps=1")
 	real := openTask(t, cfg)
 	cfg.Task.Expert.Kind = "parts" // the queries of this task have none
-	seen := mustTrain(t, cfg, trainer.TrainOptions{Task: unsure{real.(*research.Task)}})
+	seen := mustTrain(t, cfg, trainer.TrainOptions{Task: unscoredTask{real.(*research.Task)}})
 	onlyStepsHaveExpertScores(t, seen)
 	if notes := seen.String(); strings.Contains(notes, "expert score unknown") || strings.Contains(notes, errFlaky.Error()) {
 		t.Errorf("an answer was verified: %s", notes)
@@ -215,7 +215,7 @@ func TestNoExpertScoreWithoutParts(t *testing.T) {
 // TestNoExpertScoreOfUnscoredCalls checks that an evaluation whose calls have no scores has no expert score and reports why.
 func TestNoExpertScoreOfUnscoredCalls(t *testing.T) {
 	cfg := load(t, t.TempDir(), "run.steps=1")
-	seen := mustTrain(t, cfg, trainer.TrainOptions{Task: unsure{openTask(t, cfg).(*research.Task)}})
+	seen := mustTrain(t, cfg, trainer.TrainOptions{Task: unscoredTask{openTask(t, cfg).(*research.Task)}})
 	onlyStepsHaveExpertScores(t, seen)
 	if notes := seen.String(); !strings.Contains(notes, "evaluation 1: expert score unknown: ") || !strings.Contains(notes, errFlaky.Error()) {
 		t.Errorf("the notes do not mention it: %s", notes)
@@ -274,7 +274,7 @@ func TestTooManyRemovedEndTheRun(t *testing.T) {
 func TestLedgerHasReasonOfUnscoredCall(t *testing.T) {
 	dir := t.TempDir()
 	cfg := load(t, dir, append(taught, "run.steps=1", "eval.before=false")...)
-	mustTrain(t, cfg, trainer.TrainOptions{Task: &flaky{Task: openTask(t, cfg).(*research.Task)}})
+	mustTrain(t, cfg, trainer.TrainOptions{Task: &flakyTask{Task: openTask(t, cfg).(*research.Task)}})
 	for _, name := range []string{"planner", "researcher"} {
 		ledger, err := os.ReadFile(filepath.Join(dir, "ledger", name+".jsonl"))
 		if n := strings.Count(string(ledger), "a call has no score: researcher: "); err != nil || n != 1 {

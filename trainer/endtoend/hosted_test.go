@@ -114,10 +114,10 @@ func (a *api) say(w http.ResponseWriter, last openai.Message, planner bool) {
 	json.NewEncoder(w).Encode(reply)
 }
 
-// alternating is a task in which every second rollout is correct, so that there is something to learn.
-type alternating struct{ task.Task }
+// alternatingTask is a task in which every second rollout is correct, so that there is something to learn.
+type alternatingTask struct{ task.Task }
 
-func (alternating) VerifyMain(_ context.Context, _ task.Query, a task.Attempt) (float64, error) {
+func (alternatingTask) VerifyMain(_ context.Context, _ task.Query, a task.Attempt) (float64, error) {
 	return float64(a.Rollout % 2), nil
 }
 
@@ -166,7 +166,7 @@ agents:
 
 func trainHosted(t *testing.T, cfg *config.Config, resume bool) *recorder {
 	t.Helper()
-	return mustTrain(t, cfg, trainer.TrainOptions{Resume: resume, Task: alternating{openTask(t, cfg)}})
+	return mustTrain(t, cfg, trainer.TrainOptions{Resume: resume, Task: alternatingTask{openTask(t, cfg)}})
 }
 
 // TestHosted trains the sub-agent of a hosted planner, and a planner with a hosted sub-agent, for two steps with a
@@ -348,7 +348,7 @@ func TestHostedFailsPermanently(t *testing.T) {
 	}
 	seen := &recorder{}
 	cfg := hostedTeam(t, a, "planner", t.TempDir(), "run.steps=9", "grpo.max_removed=0.5", "cold_start.demonstrations=none")
-	err := trainer.Train(t.Context(), cfg, trainer.TrainOptions{Observer: seen, Task: alternating{openTask(t, cfg)}})
+	err := trainer.Train(t.Context(), cfg, trainer.TrainOptions{Observer: seen, Task: alternatingTask{openTask(t, cfg)}})
 	if err == nil || !strings.Contains(err.Error(), "grpo.max_removed") || !strings.Contains(err.Error(), "503 Service Unavailable") {
 		t.Errorf("%v", err)
 	}

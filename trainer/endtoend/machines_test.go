@@ -174,7 +174,7 @@ func TestMachinesLost(t *testing.T) {
 		func() {
 			pid := followersOf(t, further.cmd.Process.Pid)["planner rank=1"]
 			further.kill()
-			eventually(t, "the follower ends with its machine's process", func() bool { return gone(pid) })
+			eventually(t, "the follower ends with its machine's process", func() bool { return hasEnded(pid) })
 			further = startMachine(t, cfg, 1)
 		},
 		func() {

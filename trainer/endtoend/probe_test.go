@@ -15,13 +15,13 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/research"
 )
 
-// watched is the research task, except that it calls during before each call of its tool.
-type watched struct {
+// hookedTask is the research task, except that it calls during before each call of its tool.
+type hookedTask struct {
 	*research.Task
 	during func(ctx context.Context)
 }
 
-func (w watched) Tools(q task.Query, role task.AgentRole) []tool.Tool {
+func (w hookedTask) Tools(q task.Query, role task.AgentRole) []tool.Tool {
 	tools := w.Task.Tools(q, role)
 	for i, t := range tools {
 		tools[i] = watchedTool{t, w.during}
@@ -66,7 +66,7 @@ func TestRolloutsInFlight(t *testing.T) {
 			seen[string(m[1])]++
 		}
 	}
-	opt := trainer.TrainOptions{Task: watched{openTask(t, cfg).(*research.Task), during}}
+	opt := trainer.TrainOptions{Task: hookedTask{openTask(t, cfg).(*research.Task), during}}
 	if err := toTheEnd(trainer.TrainAndReport(t.Context(), cfg, opt, &console)); err != nil {
 		t.Fatal(err)
 	}

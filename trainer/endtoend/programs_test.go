@@ -50,8 +50,8 @@ type program struct {
 	key  string
 }
 
-// spoken is a message of a chat.
-type spoken struct {
+// chatMessage is a message of a chat.
+type chatMessage struct {
 	Role       string          `json:"role"`
 	Content    *string         `json:"content"`
 	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"`
@@ -66,7 +66,7 @@ type spoken struct {
 type calledFunction struct{ Name, Arguments, Problem, id string }
 
 // calls returns the message's calls, including malformed ones.
-func (m spoken) calls() (out []calledFunction) {
+func (m chatMessage) calls() (out []calledFunction) {
 	var calls []struct {
 		ID       string
 		Function calledFunction
@@ -88,7 +88,7 @@ func (m spoken) calls() (out []calledFunction) {
 }
 
 // ask requests an agent's answer to messages. If a limit ended the conversation, why is not empty.
-func (p *program) ask(ctx context.Context, name string, messages []spoken, tools []any) (said spoken, why string, err error) {
+func (p *program) ask(ctx context.Context, name string, messages []chatMessage, tools []any) (said chatMessage, why string, err error) {
 	body, err := json.Marshal(map[string]any{"model": name, "messages": messages, "tools": tools})
 	if err != nil {
 		return said, "", err
@@ -109,7 +109,7 @@ func (p *program) ask(ctx context.Context, name string, messages []spoken, tools
 	}
 	var answer struct {
 		Choices []struct {
-			Message      spoken
+			Message      chatMessage
 			FinishReason string `json:"finish_reason"`
 		}
 		Usage struct {
@@ -151,7 +151,7 @@ func (p *program) converse(ctx context.Context, name, task string) (answer strin
 		calculator := tool.Calculator()
 		tools = []any{functionOf("calculator", calculator.Description(), string(calculator.Schema()))}
 	}
-	messages := []spoken{{Role: "system", Content: text(string(system))}, {Role: "user", Content: &task}}
+	messages := []chatMessage{{Role: "system", Content: text(string(system))}, {Role: "user", Content: &task}}
 	for {
 		said, why, err := p.ask(ctx, name, messages, tools)
 		if err != nil || why != "" {
@@ -172,7 +172,7 @@ func (p *program) converse(ctx context.Context, name, task string) (answer strin
 					return "", false, err
 				}
 			}
-			messages = append(messages, spoken{Role: "tool", Content: &result, ToolCallID: c.id, Name: c.Name})
+			messages = append(messages, chatMessage{Role: "tool", Content: &result, ToolCallID: c.id, Name: c.Name})
 			if i == a.Limits.MaxCallsPerTurn {
 				break
 			}
@@ -250,7 +250,7 @@ func machine(ctx context.Context, t *testing.T, cfg *config.Config, url string, 
 		}
 		p := &program{t: t, cfg: cfg, base: o.BaseURL, key: o.Key}
 		if o.Attempt == 1 && dies() {
-			_, _, err = p.ask(ctx, "solver", []spoken{{Role: "user", Content: text("Is anybody there?")}}, nil)
+			_, _, err = p.ask(ctx, "solver", []chatMessage{{Role: "user", Content: text("Is anybody there?")}}, nil)
 			if err != nil {
 				return err
 			}

@@ -410,12 +410,12 @@ func TestWorkerKilled(t *testing.T) {
 	cmd.Process.Kill()
 	cmd.Wait()
 	for name, pid := range followers {
-		eventually(t, name+" ends with its worker", func() bool { return gone(pid) })
+		eventually(t, name+" ends with its worker", func() bool { return hasEnded(pid) })
 	}
 }
 
-// gone reports whether a process has ended, even if its parent has not waited for it.
-func gone(pid int) bool {
+// hasEnded reports whether a process has ended, even if its parent has not waited for it.
+func hasEnded(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }

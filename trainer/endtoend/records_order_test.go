@@ -9,16 +9,16 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 )
 
-// late is an observer that is slow to record the researcher's steps. It also notes rollouts that end before a step is recorded.
-type late struct {
+// slowObserver is an observer that is slow to record the researcher's steps. It also notes rollouts that end before a step is recorded.
+type slowObserver struct {
 	mu     sync.Mutex
 	noted  int64 // the researcher's last step
 	behind []int64
 }
 
-func (l *late) Note(metrics.Note) {}
+func (l *slowObserver) Note(metrics.Note) {}
 
-func (l *late) Report(r metrics.Record) {
+func (l *slowObserver) Report(r metrics.Record) {
 	if r.Kind == metrics.KindStep && r.Agent == "researcher" {
 		time.Sleep(200 * time.Millisecond)
 		l.mu.Lock()
@@ -27,7 +27,7 @@ func (l *late) Report(r metrics.Record) {
 	}
 }
 
-func (l *late) Progress(p metrics.Progress) {
+func (l *slowObserver) Progress(p metrics.Progress) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p.Activity == metrics.RollOut && p.Version > l.noted {
@@ -37,7 +37,7 @@ func (l *late) Progress(p metrics.Progress) {
 
 // TestRecordsPrecedeNextRollouts checks that a step's records are reported before the next step's rollouts begin.
 func TestRecordsPrecedeNextRollouts(t *testing.T) {
-	seen := &late{}
+	seen := &slowObserver{}
 	if err := trainer.Train(t.Context(), load(t, t.TempDir(), "run.steps=3"), trainer.TrainOptions{Observer: seen}); err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func TestResampleAfterLostWorker(t *testing.T) {
 	sets := []string{"run.steps=1", "grpo.rollouts=2", "grpo.resample=3", "eval.before=false", "eval.queries=2", "store.url=" + url}
 	key := func(run string) string { return "mgrpo:{" + run + "}:outcome:step-0" }
 	seen, published := &recorder{}, map[string]string{}
-	whenStepped := onRecord(func(r metrics.Record) {
+	whenStepped := recordFunc(func(r metrics.Record) {
 		if r.Kind == metrics.KindStep && r.Agent == "planner" {
 			published, err = raw.HGetAll(t.Context(), key("first")).Result()
 		}
@@ -100,9 +100,9 @@ func TestResampleAfterLostWorker(t *testing.T) {
 	sameNumbers(t, mustTrain(t, load(t, t.TempDir(), append(sets, "run.name=second")...), trainer.TrainOptions{}).numbers(), seen.numbers())
 }
 
-// onRecord is an observer that calls the function with each record.
-type onRecord func(metrics.Record)
+// recordFunc is an observer that calls the function with each record.
+type recordFunc func(metrics.Record)
 
-func (f onRecord) Report(r metrics.Record) { f(r) }
-func (onRecord) Progress(metrics.Progress) {}
-func (onRecord) Note(metrics.Note)         {}
+func (f recordFunc) Report(r metrics.Record) { f(r) }
+func (recordFunc) Progress(metrics.Progress) {}
+func (recordFunc) Note(metrics.Note)         {}

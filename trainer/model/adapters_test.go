@@ -21,8 +21,8 @@ const (
 	tolMergedSumSq = 1e-6 // relative
 )
 
-// adapted is a golden case of LoRA: a base with an adapter, and its expected numbers.
-type adapted struct {
+// loraCase is a golden case of LoRA: a base with an adapter, and its expected numbers.
+type loraCase struct {
 	*fixture // the model includes the adapter
 	base     *Model
 	a        *Adapters
@@ -44,7 +44,7 @@ type adapted struct {
 
 type checksum struct{ Sum, Sumsq float64 }
 
-func eachAdapted(t *testing.T, kind string, test func(t *testing.T, f *adapted)) {
+func eachAdapted(t *testing.T, kind string, test func(t *testing.T, f *loraCase)) {
 	dirs := golden.Adapters(t)
 	for _, dir := range dirs {
 		for _, device := range cudatest.Devices(t) {
@@ -54,9 +54,9 @@ func eachAdapted(t *testing.T, kind string, test func(t *testing.T, f *adapted))
 	golden.Count("lora/"+kind, len(dirs))
 }
 
-func openAdapted(t *testing.T, dir, device string) *adapted {
+func openAdapted(t *testing.T, dir, device string) *loraCase {
 	t.Helper()
-	f := &adapted{}
+	f := &loraCase{}
 	f.fixture = openWith(t, golden.Base(t, dir), dir, device)
 	f.base = f.m
 	var err error
@@ -75,7 +75,7 @@ func openAdapted(t *testing.T, dir, device string) *adapted {
 }
 
 func TestGoldenAdaptedModules(t *testing.T) {
-	eachAdapted(t, "modules", func(t *testing.T, f *adapted) {
+	eachAdapted(t, "modules", func(t *testing.T, f *loraCase) {
 		modules := f.a.layout.Modules()
 		if len(modules) != len(f.want.Modules) || f.a.Numel() != f.want.Count {
 			t.Errorf("%d modules of %d parameters, want %d of %d", len(modules), f.a.Numel(), len(f.want.Modules), f.want.Count)
@@ -104,7 +104,7 @@ func wantChecksum(t *testing.T, name string, values []float32, want checksum, to
 }
 
 func TestGoldenAdaptedLogits(t *testing.T) {
-	eachAdapted(t, "logits", func(t *testing.T, f *adapted) {
+	eachAdapted(t, "logits", func(t *testing.T, f *loraCase) {
 		do(t, f.m, func(s *torch.Scope) {
 			vocab := int64(f.m.Config.VocabSize)
 			for name, m := range map[string]*Model{"logits": f.m, "logits_base": f.base} {
@@ -116,7 +116,7 @@ func TestGoldenAdaptedLogits(t *testing.T) {
 }
 
 func TestGoldenAdaptedLogProbs(t *testing.T) {
-	eachAdapted(t, "logprobs", func(t *testing.T, f *adapted) {
+	eachAdapted(t, "logprobs", func(t *testing.T, f *loraCase) {
 		for _, tau := range []float64{1, 0.7} {
 			do(t, f.m, func(s *torch.Scope) {
 				logp, entropy := f.logProbs(s, f.m.Forward(s, f.packed(s)), tau)
@@ -130,7 +130,7 @@ func TestGoldenAdaptedLogProbs(t *testing.T) {
 // TestGoldenAdaptedGradients trains only the adapters: weights of the base get no gradient.
 func TestGoldenAdaptedGradients(t *testing.T) {
 	for _, checkpointed := range []bool{false, true} {
-		eachAdapted(t, fmt.Sprintf("gradients (checkpointed: %v)", checkpointed), func(t *testing.T, f *adapted) {
+		eachAdapted(t, fmt.Sprintf("gradients (checkpointed: %v)", checkpointed), func(t *testing.T, f *loraCase) {
 			loss, got := f.gradient(t, f.a, checkpointed)
 			if math.Abs(loss-f.expect.Loss) > tolLoss {
 				t.Errorf("loss %v, want %v", loss, f.expect.Loss)
@@ -151,7 +151,7 @@ func TestGoldenAdaptedGradients(t *testing.T) {
 
 // TestGoldenAdaptedMerge merges the adapters into the weights and computes with the merged base.
 func TestGoldenAdaptedMerge(t *testing.T) {
-	eachAdapted(t, "merged", func(t *testing.T, f *adapted) {
+	eachAdapted(t, "merged", func(t *testing.T, f *loraCase) {
 		merged := f.a.Reader(t.Context(), func(from int64, dst []float32) error { copy(dst, f.read.Values[from:]); return nil })
 		at := map[int64][]float32{}
 		for _, p := range f.base.Layout.Tensors() {
@@ -184,7 +184,7 @@ func TestGoldenAdaptedMerge(t *testing.T) {
 
 // TestGoldenAdaptedGreedy continues a prompt through the key-value cache, one token at a time.
 func TestGoldenAdaptedGreedy(t *testing.T) {
-	eachAdapted(t, "greedy", func(t *testing.T, f *adapted) {
+	eachAdapted(t, "greedy", func(t *testing.T, f *loraCase) {
 		ids := append([]int32{}, f.want.Greedy.Prompt...)
 		prompt, vocab := len(ids), f.m.Config.VocabSize
 		cache := newCache(t, f.m, 1, prompt+len(f.want.Greedy.New))
@@ -220,7 +220,7 @@ func TestGoldenAdaptedGreedy(t *testing.T) {
 
 // TestGoldenFreshAdaptersChangeNothing: in a new adapter every B is 0, and A has the documented distribution.
 func TestGoldenFreshAdaptersChangeNothing(t *testing.T) {
-	eachAdapted(t, "fresh", func(t *testing.T, f *adapted) {
+	eachAdapted(t, "fresh", func(t *testing.T, f *loraCase) {
 		layout := f.a.layout
 		if err := f.a.Restore(t.Context(), FreshAdapters(layout, 5, false)); err != nil {
 			t.Fatal(err)

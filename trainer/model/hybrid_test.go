@@ -49,7 +49,7 @@ type segments struct {
 	follows []int32
 }
 
-func alone(tokens ...int32) segments { return segments{[][]int32{tokens}, []int32{-1}} }
+func singleSegment(tokens ...int32) segments { return segments{[][]int32{tokens}, []int32{-1}} }
 
 func (g segments) packed(s *torch.Scope) Packed {
 	var ids, pos []int32
@@ -123,7 +123,7 @@ func TestPackedRowsAreRowsAlone(t *testing.T) {
 		d := m.Config.Hidden
 		a, b := span(0, 17), span(40, 24)
 		both := m.hiddenOf(t, segments{[][]int32{a, b}, []int32{-1, -1}})
-		if !slices.Equal(both[:len(a)*d], m.hiddenOf(t, alone(a...))) || !slices.Equal(both[len(a)*d:], m.hiddenOf(t, alone(b...))) {
+		if !slices.Equal(both[:len(a)*d], m.hiddenOf(t, singleSegment(a...))) || !slices.Equal(both[len(a)*d:], m.hiddenOf(t, singleSegment(b...))) {
 			t.Error("a packed row differs from the row alone")
 		}
 	})
@@ -138,7 +138,7 @@ func TestForkedRowsAreRowsAlone(t *testing.T) {
 			a, b := span(20, 1), span(40, 6)
 			got := m.hiddenOf(t, segments{[][]int32{prompt, a, b}, []int32{-1, at, at}})
 			for from, tokens := range map[int][]int32{len(prompt): a, len(prompt) + 1: b} {
-				want := m.hiddenOf(t, alone(slices.Concat(prompt[:at+1], tokens)...))
+				want := m.hiddenOf(t, singleSegment(slices.Concat(prompt[:at+1], tokens)...))
 				if !slices.Equal(got[from*d:][:len(tokens)*d], want[int(at+1)*d:]) {
 					t.Errorf("a sequence that leaves the prompt at row %d differs from the sequence alone", at)
 				}
@@ -154,7 +154,7 @@ func TestGradientsDoNotLeak(t *testing.T) {
 		a := span(0, 17)
 		besideB := m.inputGradients(t, segments{[][]int32{a, span(40, 24)}, []int32{-1, -1}})
 		besideC := m.inputGradients(t, segments{[][]int32{a, span(90, 24)}, []int32{-1, -1}})
-		own := m.inputGradients(t, alone(a...))
+		own := m.inputGradients(t, singleSegment(a...))
 		for _, id := range a {
 			if !slices.Equal(besideB(id), besideC(id)) {
 				t.Errorf("the gradient of token %d depends on the neighbour", id)
@@ -174,7 +174,7 @@ func TestGradientsOfAForkAddUp(t *testing.T) {
 			forked := m.inputGradients(t, segments{[][]int32{prompt, a, b}, []int32{-1, at, at}})
 			withA := m.inputGradients(t, segments{[][]int32{prompt, a}, []int32{-1, at}})
 			withB := m.inputGradients(t, segments{[][]int32{prompt, b}, []int32{-1, at}})
-			own := m.inputGradients(t, alone(prompt...))
+			own := m.inputGradients(t, singleSegment(prompt...))
 			for _, id := range prompt {
 				want := make([]float64, len(own(id)))
 				for i := range want {
@@ -210,7 +210,7 @@ func TestTreeOfUnevenDepth(t *testing.T) {
 		got, row := m.hiddenOf(t, g), 0
 		for b, tokens := range g.tokens {
 			before := paths[b]
-			want := m.hiddenOf(t, alone(slices.Concat(before, tokens)...))
+			want := m.hiddenOf(t, singleSegment(slices.Concat(before, tokens)...))
 			if !slices.Equal(got[row*d:][:len(tokens)*d], want[len(before)*d:]) {
 				t.Errorf("segment %d differs from the segment alone", b)
 			}
@@ -227,10 +227,10 @@ func TestGradientsOfATree(t *testing.T) {
 		got := m.inputGradients(t, g)
 		want := map[int32][]float64{}
 		for b, tokens := range g.tokens {
-			with := m.inputGradients(t, alone(slices.Concat(paths[b], tokens)...))
+			with := m.inputGradients(t, singleSegment(slices.Concat(paths[b], tokens)...))
 			without := func(int32) []float64 { return make([]float64, m.Config.Hidden) }
 			if len(paths[b]) > 0 {
-				without = m.inputGradients(t, alone(paths[b]...))
+				without = m.inputGradients(t, singleSegment(paths[b]...))
 			}
 			for _, id := range slices.Concat(paths[b], tokens) {
 				if want[id] == nil {

@@ -19,7 +19,7 @@ func eachMixture(t *testing.T, kind string, test func(t *testing.T, f *fixture))
 	var dirs []string
 	for _, dir := range golden.Computed(golden.InSafetensors(golden.Models(t, arch.Families()))) {
 		if src, err := weights.Open(golden.Checkpoint(dir)); err == nil {
-			if cfg := src.Config(); cfg.Mixture != nil && known(t, dir, kind, cfg) {
+			if cfg := src.Config(); cfg.Mixture != nil && hasExpected(t, dir, kind, cfg) {
 				dirs = append(dirs, dir)
 			}
 			src.Close()
@@ -36,8 +36,8 @@ func eachMixture(t *testing.T, kind string, test func(t *testing.T, f *fixture))
 	golden.CountModels(kind, dirs, 1)
 }
 
-// routed makes a forward pass over the golden batch and returns the chosen experts as int32 [L, T, k], too.
-func (f *fixture) routed(s *torch.Scope, routes *Routes) (hidden *torch.Tensor, chosen []int32) {
+// forwardRoutes makes a forward pass over the golden batch and returns the chosen experts as int32 [L, T, k], too.
+func (f *fixture) forwardRoutes(s *torch.Scope, routes *Routes) (hidden *torch.Tensor, chosen []int32) {
 	in := f.packed(s)
 	in.Routes = routes
 	cfg := &f.m.Config
@@ -58,9 +58,9 @@ func (f *fixture) wantExperts() (all []float64) {
 	return all
 }
 
-// known reports whether a case has expected tensors of a kind, such as experts.0, for the
+// hasExpected reports whether a case has expected tensors of a kind, such as experts.0, for the
 // layers with experts. If not, it prints that they are absent.
-func known(t *testing.T, dir, kind string, cfg arch.Config) bool {
+func hasExpected(t *testing.T, dir, kind string, cfg arch.Config) bool {
 	t.Helper()
 	want := golden.ReadTensors(t, filepath.Join(dir, "expected.safetensors"))
 	for i := range cfg.Layers {
@@ -85,7 +85,7 @@ func asFloats(v []int32) []float64 {
 func TestGoldenRoutes(t *testing.T) {
 	eachMixture(t, "experts", func(t *testing.T, f *fixture) {
 		do(t, f.m, func(s *torch.Scope) {
-			free, chosen := f.routed(s, &Routes{})
+			free, chosen := f.forwardRoutes(s, &Routes{})
 			near(t, "experts", asFloats(chosen), f.wantExperts(), 0)
 
 			layers, k := int64(f.m.Config.RoutedLayers()), int64(f.m.Config.Mixture.PerToken)
@@ -102,7 +102,7 @@ func TestGoldenRoutes(t *testing.T) {
 				return n
 			}
 			same := give(chosen)
-			replayed, _ := f.routed(s, same)
+			replayed, _ := f.forwardRoutes(s, same)
 			near(t, "replayed", floats(replayed), floats(free), 0)
 			if n := differing(same); n != 0 {
 				t.Errorf("%d choices differ from themselves", n)
@@ -121,7 +121,7 @@ func TestGoldenRoutes(t *testing.T) {
 			}
 			other[4*k] = -1
 			forced := give(other)
-			if _, got := f.routed(s, forced); got[3*k] != other[3*k] || got[4*k] != chosen[4*k] || differing(forced) < 1 {
+			if _, got := f.forwardRoutes(s, forced); got[3*k] != other[3*k] || got[4*k] != chosen[4*k] || differing(forced) < 1 {
 				t.Errorf("rows 3 and 4 used the experts %v, given %v; %d differ", got[3*k:5*k], other[3*k:5*k], differing(forced))
 			}
 		})

@@ -186,8 +186,8 @@ func TestLinesAreShort(t *testing.T) {
 	})
 }
 
-// declared is a type of a package.
-type declared struct {
+// packageType is a type of a package.
+type packageType struct {
 	pkg     string
 	imports map[string]string // the packages of this repository that its file imports, by their names in the file
 	fields  *ast.StructType   // nil: the type is not a struct
@@ -195,7 +195,7 @@ type declared struct {
 }
 
 // typesOfPackages has the types of each package by their names.
-type typesOfPackages map[string]map[string]*declared
+type typesOfPackages map[string]map[string]*packageType
 
 // types returns the types of all packages.
 func types(t *testing.T) typesOfPackages {
@@ -203,11 +203,11 @@ func types(t *testing.T) typesOfPackages {
 	out := typesOfPackages{}
 	eachGoFile(t, func(name, pkg string, _ []byte, _ *token.FileSet, file *ast.File) {
 		if out[pkg] == nil {
-			out[pkg] = map[string]*declared{}
+			out[pkg] = map[string]*packageType{}
 		}
-		of := func(name string) *declared {
+		of := func(name string) *packageType {
 			if out[pkg][name] == nil {
-				out[pkg][name] = &declared{pkg: pkg, methods: map[string]bool{}}
+				out[pkg][name] = &packageType{pkg: pkg, methods: map[string]bool{}}
 			}
 			return out[pkg][name]
 		}
@@ -252,7 +252,7 @@ func TestTypesAreSmall(t *testing.T) {
 }
 
 // embedded returns the type that a field of a struct embeds, or nil if the field has a name or the type is not of this repository.
-func (all typesOfPackages) embedded(in *declared, f *ast.Field) *declared {
+func (all typesOfPackages) embedded(in *packageType, f *ast.Field) *packageType {
 	if len(f.Names) > 0 {
 		return nil
 	}
@@ -263,7 +263,7 @@ func (all typesOfPackages) embedded(in *declared, f *ast.Field) *declared {
 }
 
 // fieldsOf counts a struct's fields. In place of an embedded struct its fields count.
-func (all typesOfPackages) fieldsOf(d *declared) (n int) {
+func (all typesOfPackages) fieldsOf(d *packageType) (n int) {
 	for _, f := range d.fields.Fields.List {
 		if embedded := all.embedded(d, f); embedded != nil && embedded.fields != nil {
 			n += all.fieldsOf(embedded)
@@ -275,8 +275,8 @@ func (all typesOfPackages) fieldsOf(d *declared) (n int) {
 }
 
 // embeddedIn returns the types of this repository that a struct embeds, directly or in another embedded struct.
-func (all typesOfPackages) embeddedIn(d *declared) map[*declared]bool {
-	out := map[*declared]bool{}
+func (all typesOfPackages) embeddedIn(d *packageType) map[*packageType]bool {
+	out := map[*packageType]bool{}
 	if d.fields == nil {
 		return out
 	}

@@ -215,10 +215,10 @@ func TestGenerateAnswersAtOnce(t *testing.T) {
 	}
 }
 
-// broken is a writer that fails after some bytes, like a pipe whose reader has ended.
-type broken struct{ left int }
+// failingWriter is a writer that fails after some bytes, like a pipe whose reader has ended.
+type failingWriter struct{ left int }
 
-func (b *broken) Write(p []byte) (int, error) {
+func (b *failingWriter) Write(p []byte) (int, error) {
 	if b.left -= len(p); b.left < 0 {
 		return 0, io.ErrClosedPipe
 	}
@@ -235,7 +235,7 @@ func TestGenerateEnds(t *testing.T) {
 	defer engine.Close(context.Background())
 	opt := GenerateOptions{Sampling: policy.Sampling{Temperature: 1, MaxNew: 100}, InFlight: 16}
 	in := strings.Repeat(`{"ids":[1,2]}`+"\n", 200)
-	if _, err := c.Generate(context.Background(), engine, opt, strings.NewReader(in), &broken{3000}); !errors.Is(err, io.ErrClosedPipe) {
+	if _, err := c.Generate(context.Background(), engine, opt, strings.NewReader(in), &failingWriter{3000}); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("a broken pipe: got error %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -12,16 +12,16 @@ import (
 	"testing"
 )
 
-// made is a correct run of two steps by two agents. Tests spoil it.
-type made struct {
+// correctRun is a correct run of two steps by two agents. Tests spoil it.
+type correctRun struct {
 	Settings
 	whole, run map[string]string // files of the uninterrupted run and of the checked run, by path
 	entries    []entry
 	kills      []Kill
 }
 
-func newMade() *made {
-	m := &made{Settings: Settings{Steps: 2, Agents: []string{"a", "b"}}}
+func newCorrectRun() *correctRun {
+	m := &correctRun{Settings: Settings{Steps: 2, Agents: []string{"a", "b"}}}
 	m.whole = map[string]string{}
 	var parts []agentPart
 	for _, agent := range m.Agents {
@@ -59,14 +59,14 @@ func sum(text string) string {
 }
 
 // replace replaces a text in a file of the run. It panics if the file does not contain the text.
-func (m *made) replace(path, old, new string) {
+func (m *correctRun) replace(path, old, new string) {
 	if !strings.Contains(m.run[path], old) {
 		panic(path + " has no " + old)
 	}
 	m.run[path] = strings.Replace(m.run[path], old, new, 1)
 }
 
-func (m *made) check(t *testing.T) Findings {
+func (m *correctRun) check(t *testing.T) Findings {
 	t.Helper()
 	dir := t.TempDir()
 	for name, files := range map[string]map[string]string{"whole": m.whole, "run": m.run} {
@@ -102,7 +102,7 @@ func (m *made) check(t *testing.T) Findings {
 
 // TestHeld: a correct run has no findings.
 func TestHeld(t *testing.T) {
-	f := newMade().check(t)
+	f := newCorrectRun().check(t)
 	if len(f.Broken)+len(f.Void) > 0 || !f.Equal || f.Rollouts != 4 || f.Rounds != 2 || f.Redone != 0 || f.Takeovers != 1 {
 		t.Errorf("got findings %+v, want none broken or void, 4 rollouts, 2 rounds and 1 takeover", f)
 	}
@@ -110,7 +110,7 @@ func TestHeld(t *testing.T) {
 
 // TestEmptyRound: a round in which no agent started is accepted, unless an agent published a version in it.
 func TestEmptyRound(t *testing.T) {
-	m := newMade()
+	m := newCorrectRun()
 	m.entries = append(m.entries, entry{event: "round", round: 3})
 	if f := m.check(t); len(f.Broken)+len(f.Void) > 0 {
 		t.Errorf("a round in which no agent started: got findings %+v, want none", f)
@@ -126,35 +126,35 @@ func TestBroken(t *testing.T) {
 	ledger, files := "ledger/b.jsonl", "checkpoints/step-000002/b/"
 	for _, c := range []struct {
 		want  string
-		spoil func(*made)
+		spoil func(*correctRun)
 	}{
-		{"rollout q1/1 is lost", func(m *made) { m.replace(ledger, `,{"id":"q1/1","trained":[1]}`, "") }},
-		{"rollout q1/0 is in the ledger 2 times", func(m *made) { m.replace(ledger, "q1/1", "q1/0") }},
-		{"the ledger has 3 steps", func(m *made) { m.run[ledger] += `{"step":2,"rollouts":[],"updates":2}` + "\n" }},
-		{"line 2 of the ledger is of step 0", func(m *made) { m.replace(ledger, `"step":1`, `"step":0`) }},
-		{"the removed rollouts of step 0 differ", func(m *made) { m.replace(ledger, `"removed":"why"`, `"trained":[1]`) }},
-		{"neither trained nor removed", func(m *made) { m.replace(ledger, `,"removed":"why"`, "") }},
-		{"the uninterrupted run has no rollout", func(m *made) { m.replace(ledger, "q1/1", "q9/1") }},
-		{"ends in the middle of a line", func(m *made) { m.run[ledger] = strings.TrimSuffix(m.run[ledger], "\n") }},
-		{"b.jsonl differs from the manifest", func(m *made) { m.replace(ledger, `"updates":2`, `"updates":3`) }},
-		{"model.safetensors differs from the manifest", func(m *made) { m.replace(files+"model.safetensors", "b", "c") }},
-		{"optimizer.state is not the uninterrupted run's", func(m *made) {
+		{"rollout q1/1 is lost", func(m *correctRun) { m.replace(ledger, `,{"id":"q1/1","trained":[1]}`, "") }},
+		{"rollout q1/0 is in the ledger 2 times", func(m *correctRun) { m.replace(ledger, "q1/1", "q1/0") }},
+		{"the ledger has 3 steps", func(m *correctRun) { m.run[ledger] += `{"step":2,"rollouts":[],"updates":2}` + "\n" }},
+		{"line 2 of the ledger is of step 0", func(m *correctRun) { m.replace(ledger, `"step":1`, `"step":0`) }},
+		{"the removed rollouts of step 0 differ", func(m *correctRun) { m.replace(ledger, `"removed":"why"`, `"trained":[1]`) }},
+		{"neither trained nor removed", func(m *correctRun) { m.replace(ledger, `,"removed":"why"`, "") }},
+		{"the uninterrupted run has no rollout", func(m *correctRun) { m.replace(ledger, "q1/1", "q9/1") }},
+		{"ends in the middle of a line", func(m *correctRun) { m.run[ledger] = strings.TrimSuffix(m.run[ledger], "\n") }},
+		{"b.jsonl differs from the manifest", func(m *correctRun) { m.replace(ledger, `"updates":2`, `"updates":3`) }},
+		{"model.safetensors differs from the manifest", func(m *correctRun) { m.replace(files+"model.safetensors", "b", "c") }},
+		{"optimizer.state is not the uninterrupted run's", func(m *correctRun) {
 			m.run[files+"optimizer.state"] = "other"
 			m.replace("checkpoints/step-000002/manifest.json", fmt.Sprintf(`"size":%d,"sha256":"%s"`, len("boptimizer.state"), sum("boptimizer.state")),
 				fmt.Sprintf(`"size":5,"sha256":"%s"`, sum("other")))
 		}},
-		{"no such file", func(m *made) { delete(m.run, "checkpoints/step-000002/manifest.json") }},
-		{"round 3 follows round 1", func(m *made) { m.entries[5].round = 3 }},
-		{"starts round 2 from version 0", func(m *made) { m.entries[7].version = 0 }},
-		{"b starts round 2 from version 1 (e)", func(m *made) { m.entries[7].digest = "e" }},
-		{"starts twice", func(m *made) { m.entries[7].agent = "a" }},
-		{"and a round before it from 5", func(m *made) { m.entries[1].version, m.entries[2].version = 5, 5 }},
-		{"version 3 of a follows 1", func(m *made) { m.entries[8].version = 3 }},
-		{"version 1 of a follows 1", func(m *made) { m.entries[8].version = 1 }},
-		{"writes with epoch 1 after 3", func(m *made) { m.entries[9].epoch = 1 }},
-		{"the last round ends at version 1", func(m *made) { m.entries = m.entries[:9] }},
+		{"no such file", func(m *correctRun) { delete(m.run, "checkpoints/step-000002/manifest.json") }},
+		{"round 3 follows round 1", func(m *correctRun) { m.entries[5].round = 3 }},
+		{"starts round 2 from version 0", func(m *correctRun) { m.entries[7].version = 0 }},
+		{"b starts round 2 from version 1 (e)", func(m *correctRun) { m.entries[7].digest = "e" }},
+		{"starts twice", func(m *correctRun) { m.entries[7].agent = "a" }},
+		{"and a round before it from 5", func(m *correctRun) { m.entries[1].version, m.entries[2].version = 5, 5 }},
+		{"version 3 of a follows 1", func(m *correctRun) { m.entries[8].version = 3 }},
+		{"version 1 of a follows 1", func(m *correctRun) { m.entries[8].version = 1 }},
+		{"writes with epoch 1 after 3", func(m *correctRun) { m.entries[9].epoch = 1 }},
+		{"the last round ends at version 1", func(m *correctRun) { m.entries = m.entries[:9] }},
 	} {
-		m := newMade()
+		m := newCorrectRun()
 		c.spoil(m)
 		if f := m.check(t); !strings.Contains(strings.Join(f.Broken, "\n"), c.want) {
 			t.Errorf("got broken promises %q (void: %q), want %q", f.Broken, f.Void, c.want)
@@ -166,15 +166,15 @@ func TestBroken(t *testing.T) {
 func TestVoid(t *testing.T) {
 	for _, c := range []struct {
 		want  string
-		spoil func(*made)
+		spoil func(*correctRun)
 	}{
-		{"redis was killed in 2 phases", func(m *made) { m.kills = m.kills[:len(m.kills)-1] }},
-		{"a was killed in 2 phases", func(m *made) { m.kills[0].Phase = "start" }},
-		{"9 kills where 10", func(m *made) { m.Minimum = 10 }},
-		{"the uninterrupted run", func(m *made) { delete(m.whole, "checkpoints/step-000002/manifest.json") }},
-		{"the uninterrupted run's ledger", func(m *made) { m.whole["ledger/a.jsonl"] = "" }},
+		{"redis was killed in 2 phases", func(m *correctRun) { m.kills = m.kills[:len(m.kills)-1] }},
+		{"a was killed in 2 phases", func(m *correctRun) { m.kills[0].Phase = "start" }},
+		{"9 kills where 10", func(m *correctRun) { m.Minimum = 10 }},
+		{"the uninterrupted run", func(m *correctRun) { delete(m.whole, "checkpoints/step-000002/manifest.json") }},
+		{"the uninterrupted run's ledger", func(m *correctRun) { m.whole["ledger/a.jsonl"] = "" }},
 	} {
-		m := newMade()
+		m := newCorrectRun()
 		c.spoil(m)
 		if f := m.check(t); !strings.Contains(strings.Join(f.Void, "\n"), c.want) {
 			t.Errorf("got reasons %q (broken: %q), want %q", f.Void, f.Broken, c.want)

@@ -13,7 +13,7 @@ import (
 func TestKeys(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	ask := func(key string) int {
-		status, _ := s.post("/v1/chat/completions", key, jsonObject{"model": "planner", "messages": []jsonObject{said("user", "?")}})
+		status, _ := s.post("/v1/chat/completions", key, jsonObject{"model": "planner", "messages": []jsonObject{textMessage("user", "?")}})
 		return status
 	}
 	good := ticketOf("q", 2)

@@ -66,7 +66,7 @@ func TestSchemasAreEnforced(t *testing.T) {
 		ended := 0
 		for _, schema := range schemas {
 			for _, s.says = range []string{"Certainly!", `{"answer": 3, "colors": [`, "<think>\nhm\n</think>\n\n{"} {
-				got := s.chat(jsonObject{"messages": []jsonObject{said("user", "?")}, "max_tokens": 300,
+				got := s.chat(jsonObject{"messages": []jsonObject{textMessage("user", "?")}, "max_tokens": 300,
 					"response_format": jsonObject{"type": "json_schema", "json_schema": jsonObject{"name": "x", "schema": json.RawMessage(schema)}}})
 				if got.Finish == "length" {
 					continue // the reply did not end
@@ -93,7 +93,7 @@ func TestChoicesAreEnforced(t *testing.T) {
 		s := newAlone(t, name)
 		for _, s.says = range []string{"No.", "<think>\nhm\n</think>\n\nNo.", "<tool_call>\n{\"name\": \"wait\", \"arguments\": {}}\n</tool_call>\n<tool_call>"} {
 			for i, choice := range []any{"required", jsonObject{"type": "function", "function": jsonObject{"name": "add"}}} {
-				got, _ := s.stream(jsonObject{"messages": []jsonObject{said("user", "?")}, "tools": tools, "tool_choice": choice, "max_tokens": 300})
+				got, _ := s.stream(jsonObject{"messages": []jsonObject{textMessage("user", "?")}, "tools": tools, "tool_choice": choice, "max_tokens": 300})
 				if got.Finish == "length" {
 					continue
 				}
@@ -129,7 +129,7 @@ func TestFormsInTraining(t *testing.T) {
 		{calculation, jsonObject{"tools": calculator, "tool_choice": jsonObject{"type": "function", "function": jsonObject{"name": "calculator"}}}, true},
 	} {
 		s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return c.says })
-		s.chat("planner", ticketOf("q", 1), []jsonObject{said("user", "?")}, c.more)
+		s.chat("planner", ticketOf("q", 1), []jsonObject{textMessage("user", "?")}, c.more)
 		if asked := s.models["planner"].asked[0]; asked.Constraint != nil {
 			t.Errorf("case %d: the model was constrained", i)
 		}

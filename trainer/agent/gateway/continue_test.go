@@ -20,11 +20,11 @@ func TestContinues(t *testing.T) {
 		return "ok"
 	})
 	ticket := ticketOf("q", 1)
-	question := said("user", "2 + 2?")
-	if got := s.chat("planner", ticket, []jsonObject{question, said("assistant", "The answer")}, nil); got["content"] != " is 4." {
+	question := textMessage("user", "2 + 2?")
+	if got := s.chat("planner", ticket, []jsonObject{question, textMessage("assistant", "The answer")}, nil); got["content"] != " is 4." {
 		t.Fatalf("%v", got)
 	}
-	s.chat("planner", ticket, []jsonObject{question, said("assistant", "The answer is 4."), said("user", "Sure?")}, nil)
+	s.chat("planner", ticket, []jsonObject{question, textMessage("assistant", "The answer is 4."), textMessage("user", "Sure?")}, nil)
 	got := s.finish("planner", ticket)
 	if len(got) != 1 || len(got[0].Rows) != 1 {
 		t.Fatalf("%+v", got)
@@ -47,8 +47,8 @@ func TestContinuesOwnTokens(t *testing.T) {
 		return " and so on"
 	})
 	ticket := ticketOf("q", 1)
-	cut := s.chat("planner", ticket, []jsonObject{said("user", "Count.")}, jsonObject{"max_tokens": 8})
-	rest := s.chat("planner", ticket, []jsonObject{said("user", "Count."), cut}, nil)
+	cut := s.chat("planner", ticket, []jsonObject{textMessage("user", "Count.")}, jsonObject{"max_tokens": 8})
+	rest := s.chat("planner", ticket, []jsonObject{textMessage("user", "Count."), cut}, nil)
 	if cut["reasoning_content"] != "hm" || rest["content"] != " and so on" {
 		t.Errorf("%v, then %v", cut, rest)
 	}
@@ -68,7 +68,7 @@ func TestReasoningSentBack(t *testing.T) {
 		s := newStage(t, tok, func(string) string { return "ok" })
 		call := jsonObject{"role": "assistant", "content": "", field: "PLAN: ask first",
 			"tool_calls": []jsonObject{{"id": "c1", "type": "function", "function": jsonObject{"name": "calculator", "arguments": "{}"}}}}
-		s.chat("planner", ticketOf("q", 1), []jsonObject{said("user", "go"), call, {"role": "tool", "tool_call_id": "c1", "content": "4"}}, jsonObject{"tools": calculator})
+		s.chat("planner", ticketOf("q", 1), []jsonObject{textMessage("user", "go"), call, {"role": "tool", "tool_call_id": "c1", "content": "4"}}, jsonObject{"tools": calculator})
 		if prompt := tok.Decode(s.models["planner"].asked[0].Tokens, false); !strings.Contains(prompt, "<think>\nPLAN: ask first\n</think>\n\n<tool_call>") {
 			t.Errorf("%s: got prompt %q", field, prompt)
 		}
@@ -80,7 +80,7 @@ func TestOneCall(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "qwen3"), func(string) string { return calculation + calculation })
 	for i, most := range []any{true, false} {
 		ticket := ticketOf(string(rune('a'+i)), 1)
-		got := s.chat("planner", ticket, []jsonObject{said("user", "?")}, jsonObject{"tools": calculator, "parallel_tool_calls": most})
+		got := s.chat("planner", ticket, []jsonObject{textMessage("user", "?")}, jsonObject{"tools": calculator, "parallel_tool_calls": most})
 		c := s.finish("planner", ticket)[0]
 		if calls := got["tool_calls"].([]any); (len(calls) == 1) != (most == false) || c.Malformed != i || c.Valid == (most == false) {
 			t.Errorf("parallel_tool_calls %v: got %d calls, %+v", most, len(calls), c)
@@ -97,7 +97,7 @@ func TestTemplateKwargs(t *testing.T) {
 	evaluation := ticketOf("q", 1)
 	evaluation.Phase = "eval-3"
 	ask := func(ticket Ticket, thinks bool) int {
-		status, _ := s.post("/v1/chat/completions", runSecret.Key(ticket), jsonObject{"model": "planner", "messages": []jsonObject{said("user", "?")},
+		status, _ := s.post("/v1/chat/completions", runSecret.Key(ticket), jsonObject{"model": "planner", "messages": []jsonObject{textMessage("user", "?")},
 			"chat_template_kwargs": jsonObject{"enable_thinking": thinks}})
 		return status
 	}

@@ -41,7 +41,7 @@ func TestCrowd(t *testing.T) {
 		g.Go(func() error {
 			var messages []jsonObject
 			for turn := range turns {
-				messages = append(messages, said("user", "Say "+word(i, turn)))
+				messages = append(messages, textMessage("user", "Say "+word(i, turn)))
 				answer := s.chat(name(i), ticket(i), messages, nil)
 				if answer["content"] != word(i, turn) {
 					return fmt.Errorf("conversation %d got the reply %v, want %s", i, answer["content"], word(i, turn))

@@ -63,8 +63,8 @@ func TestForcedCallsOfTheCorpus(t *testing.T) {
 // notForced lists the templates of testdata whose notation of arguments cannot be enforced.
 var notForced = []string{"trl_gemma4_v5", "trl_lfm2_2_5", "trl_lfm2_v2"}
 
-// says returns a turn that ends the thinking that the prompt has opened, without a call.
-func says(prompt string) string {
+// closeThinking returns a turn that ends the thinking that the prompt has opened, without a call.
+func closeThinking(prompt string) string {
 	if strings.HasSuffix(strings.TrimSpace(prompt), "<think>") {
 		return "hm\n</think>\n\nNo."
 	}
@@ -72,13 +72,13 @@ func says(prompt string) string {
 }
 
 func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
-	s := &alone{t: t, server: NewServer()}
-	a := NewAgentServer(AgentOptions{Name: "model", Main: true, Policy: &model{tok: tok, says: says}, Tokenizer: tok})
+	s := &untrainedServer{t: t, server: NewServer()}
+	a := NewAgentServer(AgentOptions{Name: "model", Main: true, Policy: &model{tok: tok, says: closeThinking}, Tokenizer: tok})
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
 	t.Cleanup(func() { a.End(OpenPhase) })
 	s.server.BeginRound(Round{Open: true, Agents: []string{"model"}}, []*AgentServer{a})
 	parameters := `{"type":"object","properties":{"answer":{"type":"integer","description":"n","minimum":0,"maximum":99},"unit":{"type":"boolean","description":"u"},"word":{"type":"string","description":"w","maxLength":4}},"required":["answer","unit","word"],"additionalProperties":false}`
-	body, err := json.Marshal(jsonObject{"model": "model", "messages": []jsonObject{said("user", "?")}, "max_tokens": 400,
+	body, err := json.Marshal(jsonObject{"model": "model", "messages": []jsonObject{textMessage("user", "?")}, "max_tokens": 400,
 		"tools":       []jsonObject{{"type": "function", "function": jsonObject{"name": "add", "description": "adds", "parameters": json.RawMessage(parameters)}}},
 		"tool_choice": jsonObject{"type": "function", "function": jsonObject{"name": "add"}}})
 	if err != nil {
@@ -98,7 +98,7 @@ func forceCall(t *testing.T, tok *tokenizer.Tokenizer, refused bool) {
 	}
 	var answer struct {
 		Choices []struct {
-			Message told
+			Message receivedReply
 			Finish  string `json:"finish_reason"`
 		}
 	}

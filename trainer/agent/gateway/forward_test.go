@@ -31,7 +31,7 @@ func TestForwardedOnce(t *testing.T) {
 	d.BeginRound(Round{Run: run, Name: round, Secret: runSecret, Agents: []string{"planner", "solver"},
 		Address: func(context.Context, string) (*url.URL, error) { asked++; return self, nil }}, []*AgentServer{a})
 	s := &stage{t: t, url: server.URL}
-	status, answer := s.post("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "solver", "messages": []jsonObject{said("user", "?")}})
+	status, answer := s.post("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "solver", "messages": []jsonObject{textMessage("user", "?")}})
 	if status != 404 || asked != 1 || !strings.Contains(fmt.Sprint(answer), "gateway.advertise") {
 		t.Errorf("got status %d: %v after looking up %d addresses, want 404 after 1", status, answer, asked)
 	}

@@ -58,13 +58,13 @@ func TestAsOwnConversation(t *testing.T) {
 			}
 			s := newStage(t, tok, calculates)
 			ticket := ticketOf("q", 1)
-			messages := []jsonObject{said("system", "Be brief."), said("user", "2 + 2?")}
+			messages := []jsonObject{textMessage("system", "Be brief."), textMessage("user", "2 + 2?")}
 			first := s.chat("planner", ticket, messages, jsonObject{"tools": calculator})
 			call := first["tool_calls"].([]any)[0].(jsonObject)
 			if first["content"] != "I see. " || call["function"].(jsonObject)["arguments"] != `{"expression": "2+2"}` {
 				t.Errorf("got first turn %v", first)
 			}
-			result := said("tool", "4")
+			result := textMessage("tool", "4")
 			result["tool_call_id"] = call["id"]
 			last := s.chat("planner", ticket, append(messages, first, result), jsonObject{"tools": calculator})
 			if last["content"] != "It is 4." {
@@ -101,11 +101,11 @@ func TestRewrittenHistory(t *testing.T) {
 		return fmt.Sprintf("turn %d", strings.Count(prompt, "<|im_start|>assistant"))
 	})
 	ticket := ticketOf("q", 1)
-	messages := []jsonObject{said("user", "a")}
+	messages := []jsonObject{textMessage("user", "a")}
 	for _, next := range []string{"b", "c"} {
-		messages = append(messages, s.chat("planner", ticket, messages, nil), said("user", next))
+		messages = append(messages, s.chat("planner", ticket, messages, nil), textMessage("user", next))
 	}
-	rewritten := append(slices.Clone(messages[:3]), said("assistant", "something else"), said("user", "c"))
+	rewritten := append(slices.Clone(messages[:3]), textMessage("assistant", "something else"), textMessage("user", "c"))
 	s.chat("planner", ticket, messages, nil)
 	s.chat("planner", ticket, rewritten, nil)
 	got := s.finish("planner", ticket)
@@ -138,10 +138,10 @@ func TestLastAnswer(t *testing.T) {
 		return "long"
 	})
 	ticket := ticketOf("q", 1)
-	first := said("user", "a")
+	first := textMessage("user", "a")
 	s.chat("solver", ticket, []jsonObject{first}, nil)
-	s.chat("solver", ticket, []jsonObject{first, said("assistant", "told otherwise"), said("user", "b"), said("assistant", "and again"), said("user", "c")}, nil)
-	s.chat("solver", ticket, []jsonObject{first, said("assistant", "in short"), said("user", "c")}, nil)
+	s.chat("solver", ticket, []jsonObject{first, textMessage("assistant", "told otherwise"), textMessage("user", "b"), textMessage("assistant", "and again"), textMessage("user", "c")}, nil)
+	s.chat("solver", ticket, []jsonObject{first, textMessage("assistant", "in short"), textMessage("user", "c")}, nil)
 	if got := s.finish("solver", ticket); len(got) != 1 || len(got[0].Rows) != 3 || got[0].Answer != "short" {
 		t.Errorf("%+v", got)
 	}
@@ -152,11 +152,11 @@ func TestControlTokensOfCalls(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "ok" })
 	ends := func(id, name, arguments string) (n int) {
-		call := said("assistant", "")
+		call := textMessage("assistant", "")
 		call["tool_calls"] = []jsonObject{{"id": id, "type": "function", "function": jsonObject{"name": name, "arguments": arguments}}}
-		result := said("tool", "4")
+		result := textMessage("tool", "4")
 		result["tool_call_id"] = id
-		s.chat("solver", ticketOf("q", 1), []jsonObject{said("user", "2 + 2?"), call, result}, jsonObject{"tools": calculator})
+		s.chat("solver", ticketOf("q", 1), []jsonObject{textMessage("user", "2 + 2?"), call, result}, jsonObject{"tools": calculator})
 		asked := s.models["solver"].asked
 		for _, id := range asked[len(asked)-1].Tokens {
 			if tok.Special(id) {
@@ -204,7 +204,7 @@ func TestColdRequests(t *testing.T) {
 	defer s.agents["planner"].End("eval-3")
 	ticket := ticketOf("q", 1)
 	ticket.Phase = "eval-3"
-	s.chat("planner", ticket, []jsonObject{said("user", "?")}, jsonObject{"temperature": 1e-8})
+	s.chat("planner", ticket, []jsonObject{textMessage("user", "?")}, jsonObject{"temperature": 1e-8})
 	if got := s.models["planner"].asked[0].Sampling.Temperature; got != 0 {
 		t.Errorf("got temperature %v", got)
 	}
@@ -221,15 +221,15 @@ func TestTemplateDropsThinking(t *testing.T) {
 		return "<think>\nponder\n</think>\n\n" + calculates(prompt)
 	})
 	ticket := ticketOf("q", 1)
-	messages := []jsonObject{said("user", "2 + 2?")}
+	messages := []jsonObject{textMessage("user", "2 + 2?")}
 	first := s.chat("solver", ticket, messages, jsonObject{"tools": calculator})
 	if first["reasoning_content"] != "ponder" {
 		t.Errorf("thinking: %v", first)
 	}
-	result := said("tool", "4")
+	result := textMessage("tool", "4")
 	result["tool_call_id"] = first["tool_calls"].([]any)[0].(jsonObject)["id"]
 	messages = append(messages, first, result)
-	messages = append(messages, s.chat("solver", ticket, messages, jsonObject{"tools": calculator}), said("user", "xylophone"))
+	messages = append(messages, s.chat("solver", ticket, messages, jsonObject{"tools": calculator}), textMessage("user", "xylophone"))
 	s.chat("solver", ticket, messages, jsonObject{"tools": calculator})
 	got := s.finish("solver", ticket)
 	if len(got) != 1 || len(got[0].Rows) != 2 {
@@ -260,10 +260,10 @@ func TestParallelCalls(t *testing.T) {
 		})
 		ticket := ticketOf("q", 1)
 		ask := []jsonObject{{"type": "function", "function": jsonObject{"name": "ask", "parameters": jsonObject{"type": "object"}}}}
-		s.chat("planner", ticket, []jsonObject{said("user", "plan")}, jsonObject{"tools": ask})
+		s.chat("planner", ticket, []jsonObject{textMessage("user", "plan")}, jsonObject{"tools": ask})
 		calls := []struct{ task, ordinal string }{{"zebra", "0"}, {"ape", "0"}, {"ape", "1"}, {"cat", "0"}}
 		for _, i := range order {
-			s.chat("solver", ticket, []jsonObject{said("user", calls[i].task)}, nil, callHeader, calls[i].ordinal)
+			s.chat("solver", ticket, []jsonObject{textMessage("user", calls[i].task)}, nil, callHeader, calls[i].ordinal)
 		}
 		roots := map[string]uint64{}
 		for i, r := range s.models["solver"].asked {
@@ -301,7 +301,7 @@ func TestRetries(t *testing.T) {
 	s := newStage(t, tok, func(string) string { return "ok" })
 	ticket := ticketOf("q", 1)
 	ask := func(headers ...string) string {
-		_, answer := s.post("/v1/chat/completions", runSecret.Key(ticket), jsonObject{"model": "solver", "messages": []jsonObject{said("user", "?")}}, headers...)
+		_, answer := s.post("/v1/chat/completions", runSecret.Key(ticket), jsonObject{"model": "solver", "messages": []jsonObject{textMessage("user", "?")}}, headers...)
 		return answer["id"].(string)
 	}
 	first := ask(retryHeader, "0")
@@ -388,8 +388,8 @@ func TestRetriesBesideEqualCalls(t *testing.T) {
 // TestSuperseded: the turns of an attempt are deleted when the next attempt begins.
 func TestSuperseded(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(prompt string) string { return "ok" })
-	s.chat("solver", ticketOf("q", 1), []jsonObject{said("user", "first")}, nil)
-	s.chat("solver", ticketOf("q", 2), []jsonObject{said("user", "second")}, nil)
+	s.chat("solver", ticketOf("q", 1), []jsonObject{textMessage("user", "first")}, nil)
+	s.chat("solver", ticketOf("q", 2), []jsonObject{textMessage("user", "second")}, nil)
 	if got := s.finish("solver", ticketOf("q", 2)); len(got) != 1 || got[0].Task != "second" {
 		t.Errorf("%+v", got)
 	}
@@ -427,7 +427,7 @@ func TestRefusals(t *testing.T) {
 		{jsonObject{"tool_choice": "required"}, "no tools", "no tools"},
 		{jsonObject{"tool_choice": "any", "tools": calculator}, "tool_choice", "tool_choice"},
 		{jsonObject{"tool_choice": jsonObject{"type": "function", "function": jsonObject{"name": "f"}}, "tools": calculator}, "no function", "no function"},
-		{jsonObject{"messages": []jsonObject{said("user", "?"), said("assistant", "!")}}, "", ""},
+		{jsonObject{"messages": []jsonObject{textMessage("user", "?"), textMessage("assistant", "!")}}, "", ""},
 		{jsonObject{"continue_final_message": true}, "continue_final_message", "continue_final_message"},
 		{jsonObject{"add_generation_prompt": false}, "add_generation_prompt", "add_generation_prompt"},
 		{jsonObject{"chat_template_kwargs": jsonObject{"add_generation_prompt": false}}, "chat_template_kwargs", "chat_template_kwargs"},
@@ -438,7 +438,7 @@ func TestRefusals(t *testing.T) {
 		{jsonObject{"model": "gpt-5"}, "planner, solver", "planner, solver"},
 		{jsonObject{"max_tokens": 0}, "max_tokens", "max_tokens"},
 	} {
-		body := jsonObject{"model": "planner", "messages": []jsonObject{said("user", "?")}}
+		body := jsonObject{"model": "planner", "messages": []jsonObject{textMessage("user", "?")}}
 		for k, v := range c.field {
 			body[k] = v
 		}
@@ -458,7 +458,7 @@ func TestStream(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "<think>\nhm\n</think>\n\n" + calculation })
 	resp := s.send("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "planner", "stream": true, "tools": calculator,
-		"stream_options": jsonObject{"include_usage": true}, "messages": []jsonObject{said("user", "?")}})
+		"stream_options": jsonObject{"include_usage": true}, "messages": []jsonObject{textMessage("user", "?")}})
 	defer resp.Body.Close()
 	var content, finish, call, last string
 	ids := map[any]bool{}
@@ -505,7 +505,7 @@ func TestStream(t *testing.T) {
 func TestStreamsSayAll(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "qwen3"), func(string) string { return `<tool_call>{"name": "calculator", "arguments": [</tool_call>` })
 	for path, body := range map[string]jsonObject{
-		"chat/completions": {"messages": []jsonObject{said("user", "?")}, "tools": calculator},
+		"chat/completions": {"messages": []jsonObject{textMessage("user", "?")}, "tools": calculator},
 		"completions":      {"prompt": "?", "logprobs": 1},
 	} {
 		want := map[string]string{"chat/completions": `"mgrpo":{"calls":[{`, "completions": `"logprobs":{"token_ids":[`}[path]
@@ -553,19 +553,19 @@ func TestText(t *testing.T) {
 	}
 }
 
-// broken is a policy that cannot sample.
-type broken struct{ policy.Sampler }
+// failingSampler is a policy that cannot sample.
+type failingSampler struct{ policy.Sampler }
 
-func (broken) ContextLimit() int { return 100 }
-func (broken) Generate(context.Context, policy.Request) (policy.Completion, error) {
+func (failingSampler) ContextLimit() int { return 100 }
+func (failingSampler) Generate(context.Context, policy.Request) (policy.Completion, error) {
 	return policy.Completion{}, errors.New("the device is lost")
 }
 
 // TestEngineFails: if an agent cannot answer, its part of the rollout ends with the error, also if the program hides the error.
 func TestEngineFails(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), nil)
-	s.agents["solver"].Policy = broken{}
-	if status, answer := s.post("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "solver", "messages": []jsonObject{said("user", "?")}}); status != 500 {
+	s.agents["solver"].Policy = failingSampler{}
+	if status, answer := s.post("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "solver", "messages": []jsonObject{textMessage("user", "?")}}); status != 500 {
 		t.Errorf("got status %d: %v, want 500", status, answer)
 	}
 	if said, err := s.agents["solver"].Finish(ticketOf("q", 1)); err == nil || !strings.Contains(err.Error(), "the device is lost") {
@@ -581,10 +581,10 @@ func TestNoFunctions(t *testing.T) {
 		}
 		return calculation
 	})
-	if got := s.chat("planner", ticketOf("q", 1), []jsonObject{said("user", "?")}, nil); got["content"] != calculation || got["tool_calls"] != nil {
+	if got := s.chat("planner", ticketOf("q", 1), []jsonObject{textMessage("user", "?")}, nil); got["content"] != calculation || got["tool_calls"] != nil {
 		t.Errorf("%v", got)
 	}
-	if got := s.chat("planner", ticketOf("q", 1), []jsonObject{said("user", "silent")}, nil); got["content"] != "" {
+	if got := s.chat("planner", ticketOf("q", 1), []jsonObject{textMessage("user", "silent")}, nil); got["content"] != "" {
 		t.Errorf("%v", got)
 	}
 }

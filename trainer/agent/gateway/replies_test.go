@@ -11,7 +11,7 @@ import (
 func TestReplyIDs(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "ok" })
 	ask := func(agent string, k Ticket) string {
-		_, answer := s.post("/v1/chat/completions", runSecret.Key(k), jsonObject{"model": agent, "messages": []jsonObject{said("user", "?")}})
+		_, answer := s.post("/v1/chat/completions", runSecret.Key(k), jsonObject{"model": agent, "messages": []jsonObject{textMessage("user", "?")}})
 		return answer["id"].(string)
 	}
 	other := ticketOf("q", 1)
@@ -33,9 +33,9 @@ func TestReplyIDs(t *testing.T) {
 func TestTemplatePrintsEmptyThinking(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")
 	s := newStage(t, tok, func(string) string { return "ok" })
-	messages := []jsonObject{said("user", "a")}
+	messages := []jsonObject{textMessage("user", "a")}
 	for _, next := range []string{"b", "c"} {
-		messages = append(messages, s.chat("solver", ticketOf("q", 1), messages, nil), said("user", next))
+		messages = append(messages, s.chat("solver", ticketOf("q", 1), messages, nil), textMessage("user", next))
 	}
 	s.chat("solver", ticketOf("q", 1), messages, nil)
 	if got := s.finish("solver", ticketOf("q", 1)); len(got) != 1 || len(got[0].Rows) != 1 {

@@ -11,7 +11,7 @@ import (
 )
 
 // output requests a response and returns its items.
-func (s *alone) output(body jsonObject) []any {
+func (s *untrainedServer) output(body jsonObject) []any {
 	s.t.Helper()
 	body["stream"] = false
 	var answer jsonObject
@@ -22,7 +22,7 @@ func (s *alone) output(body jsonObject) []any {
 }
 
 // outputOfEvents requests a response as events. It returns the items assembled from the deltas, and the items of the last event.
-func (s *alone) outputOfEvents(body jsonObject) (pieces, last []any) {
+func (s *untrainedServer) outputOfEvents(body jsonObject) (pieces, last []any) {
 	s.t.Helper()
 	body["stream"] = true
 	pieces = []any{}
@@ -84,10 +84,10 @@ func TestResponses(t *testing.T) {
 	flat = flat["function"].(jsonObject)
 	flat["type"] = "function"
 	for _, s.says = range corpus {
-		want := s.chat(jsonObject{"messages": []jsonObject{said("system", "Be brief."), said("user", "?")}, "tools": calculator})
+		want := s.chat(jsonObject{"messages": []jsonObject{textMessage("system", "Be brief."), textMessage("user", "?")}, "tools": calculator})
 		body := jsonObject{"input": "?", "instructions": "Be brief.", "tools": []jsonObject{flat}, "store": false}
 		got := s.output(body)
-		var as told
+		var as receivedReply
 		for _, i := range got {
 			one := i.(jsonObject)
 			switch one["type"] {
@@ -126,7 +126,7 @@ func TestResponsesGoOn(t *testing.T) {
 		}
 		return answer["output"].([]any)
 	}
-	input := []any{said("user", "2 + 2?")}
+	input := []any{textMessage("user", "2 + 2?")}
 	first := ask(input)
 	call := first[len(first)-1].(jsonObject)
 	ask(append(append(input, first...), jsonObject{"type": "function_call_output", "call_id": call["call_id"], "output": "4"}))

@@ -152,7 +152,7 @@ func (s *stage) send(path, key string, body any, headers ...string) *http.Respon
 	return resp
 }
 
-func said(role, text string) jsonObject { return jsonObject{"role": role, "content": text} }
+func textMessage(role, text string) jsonObject { return jsonObject{"role": role, "content": text} }
 
 // chat sends a request to an agent and returns its message. It ends the test if the status is not 200.
 func (s *stage) chat(model string, t Ticket, messages []jsonObject, more jsonObject, headers ...string) jsonObject {

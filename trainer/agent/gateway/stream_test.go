@@ -24,15 +24,15 @@ var corpus = []string{
 	`{"answer": 3}`, "[TOOL_CALLS][{\"name\": \"calculator\", \"arguments\": {}}]", "<|python_tag|>{", "a < b, and <thinner> things", "stop here STOP and not there",
 }
 
-// alone is a server with one agent that is not trained, so requests may set all fields.
-type alone struct {
+// untrainedServer is a server with one agent that is not trained, so requests may set all fields.
+type untrainedServer struct {
 	t      *testing.T
 	server *Server
 	says   string // the turn of its model
 }
 
-func newAlone(t *testing.T, name string) *alone {
-	s := &alone{t: t, server: NewServer()}
+func newAlone(t *testing.T, name string) *untrainedServer {
+	s := &untrainedServer{t: t, server: NewServer()}
 	tok := tokenizertest.Golden(t, name)
 	a := NewAgentServer(AgentOptions{Name: "model", Main: true, Policy: &model{tok: tok, says: func(string) string { return s.says }}, Tokenizer: tok})
 	a.Begin(OpenPhase, Rules{Sampling: policy.Sampling{Temperature: 1}, Free: true})
@@ -41,7 +41,7 @@ func newAlone(t *testing.T, name string) *alone {
 	return s
 }
 
-func (s *alone) post(path string, body jsonObject) *httptest.ResponseRecorder {
+func (s *untrainedServer) post(path string, body jsonObject) *httptest.ResponseRecorder {
 	s.t.Helper()
 	body["model"] = "model"
 	text, err := json.Marshal(body)
@@ -57,7 +57,7 @@ func (s *alone) post(path string, body jsonObject) *httptest.ResponseRecorder {
 }
 
 // get returns the body at a path.
-func (s *alone) get(path string, status int) string {
+func (s *untrainedServer) get(path string, status int) string {
 	s.t.Helper()
 	w := httptest.NewRecorder()
 	s.server.ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/v1/"+path, nil))
@@ -92,8 +92,8 @@ func TestForeignPage(t *testing.T) {
 	}
 }
 
-// told is a reply as a client receives it.
-type told struct {
+// receivedReply is a reply as a client receives it.
+type receivedReply struct {
 	Content   string
 	Reasoning string `json:"reasoning_content"`
 	ToolCalls []struct {
@@ -103,11 +103,11 @@ type told struct {
 }
 
 // chat requests a whole reply.
-func (s *alone) chat(body jsonObject) told {
+func (s *untrainedServer) chat(body jsonObject) receivedReply {
 	body["stream"] = false
 	var answer struct {
 		Choices []struct {
-			Message told
+			Message receivedReply
 			Finish  string `json:"finish_reason"`
 		}
 	}
@@ -120,7 +120,7 @@ func (s *alone) chat(body jsonObject) told {
 }
 
 // stream requests a streamed reply, and checks that the thinking comes before the text.
-func (s *alone) stream(body jsonObject) (out told, pieces int) {
+func (s *untrainedServer) stream(body jsonObject) (out receivedReply, pieces int) {
 	body["stream"] = true
 	for lines := bufio.NewScanner(s.post("chat/completions", body).Body); lines.Scan(); {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
@@ -131,7 +131,7 @@ func (s *alone) stream(body jsonObject) (out told, pieces int) {
 			Error   any
 			Choices []struct {
 				Delta struct {
-					told
+					receivedReply
 					Role string
 				}
 				Finish string `json:"finish_reason"`
@@ -163,7 +163,7 @@ func TestStreamsEqualReplies(t *testing.T) {
 		for _, s.says = range corpus {
 			for n := 0; n <= len(tok.Encode(s.says)); n += step {
 				for _, more := range []jsonObject{{}, {"tools": calculator}, {"stop": []string{"STOP", "\n"}}} {
-					more["messages"], more["max_tokens"] = []jsonObject{said("user", "?")}, n+1
+					more["messages"], more["max_tokens"] = []jsonObject{textMessage("user", "?")}, n+1
 					want := s.chat(more)
 					if got, _ := s.stream(more); !reflect.DeepEqual(got, want) {
 						t.Errorf("%s: %q, %d tokens, %v:\n%+v, want\n%+v", name, s.says, n+1, more, got, want)
@@ -183,7 +183,7 @@ func TestThinkingInReplies(t *testing.T) {
 	} {
 		s := newAlone(t, c.name)
 		s.says = c.says
-		got, _ := s.stream(jsonObject{"messages": []jsonObject{said("user", "?")}})
+		got, _ := s.stream(jsonObject{"messages": []jsonObject{textMessage("user", "?")}})
 		if got.Reasoning != c.reasoning || got.Content != c.content {
 			t.Errorf("%q: got %+v", c.says, got)
 		}
@@ -195,7 +195,7 @@ func TestStreamsFlow(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "smollm2"), func(string) string { return "one two three four" })
 	release := make(chan struct{})
 	s.models["planner"].hold = release
-	resp := s.send("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "planner", "stream": true, "messages": []jsonObject{said("user", "?")}})
+	resp := s.send("/v1/chat/completions", runSecret.Key(ticketOf("q", 1)), jsonObject{"model": "planner", "stream": true, "messages": []jsonObject{textMessage("user", "?")}})
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	if !lines.Scan() || !strings.Contains(lines.Text(), `"role":"assistant"`) {
@@ -222,9 +222,9 @@ func TestMaxTokensBeyondContext(t *testing.T) {
 		path, param string
 		body        jsonObject
 	}{
-		{"chat/completions", "max_tokens", jsonObject{"messages": []jsonObject{said("user", "Hi")}}},
-		{"chat/completions", "max_completion_tokens", jsonObject{"messages": []jsonObject{said("user", "Hi")}}},
-		{"chat/completions", "max_tokens", jsonObject{"messages": []jsonObject{said("user", "Hi")}, "stream": true}},
+		{"chat/completions", "max_tokens", jsonObject{"messages": []jsonObject{textMessage("user", "Hi")}}},
+		{"chat/completions", "max_completion_tokens", jsonObject{"messages": []jsonObject{textMessage("user", "Hi")}}},
+		{"chat/completions", "max_tokens", jsonObject{"messages": []jsonObject{textMessage("user", "Hi")}, "stream": true}},
 		{"completions", "max_tokens", jsonObject{"prompt": "Hi"}},
 		{"responses", "max_output_tokens", jsonObject{"input": "Hi"}},
 	} {

@@ -29,7 +29,7 @@ func (s *service) ask(context.Context) (Answer, error) {
 	return Answer{Text: fmt.Sprint("answer ", s.asked.Add(1))}, nil
 }
 
-func nobody(context.Context) (Answer, error) { return Answer{}, errors.New("the service is off") }
+func serviceOff(context.Context) (Answer, error) { return Answer{}, errors.New("the service is off") }
 
 // TestReplay: a cache that is opened again replays recorded answers without the service.
 func TestReplay(t *testing.T) {
@@ -40,7 +40,7 @@ func TestReplay(t *testing.T) {
 		c := open(t, dir, round == 2)
 		ask := s.ask
 		if round == 2 {
-			ask = nobody
+			ask = serviceOff
 		}
 		for i, q := range questions {
 			if a, err := c.Answer(t.Context(), q, ask); err != nil || a.Text != fmt.Sprint("answer ", i+1) {
@@ -55,7 +55,7 @@ func TestReplay(t *testing.T) {
 		}
 	}
 	failure := Answer{Error: "no such page", Kind: "failed"}
-	for _, ask := range []func(context.Context) (Answer, error){func(context.Context) (Answer, error) { return failure, nil }, nobody} {
+	for _, ask := range []func(context.Context) (Answer, error){func(context.Context) (Answer, error) { return failure, nil }, serviceOff} {
 		if a, err := open(t, dir, false).Answer(t.Context(), Question{"x", "failing"}, ask); a != failure || err != nil {
 			t.Errorf("%v, %v", a, err)
 		}
@@ -88,7 +88,7 @@ func TestReplayMisses(t *testing.T) {
 // TestNoAnswer: a service that returned an error is asked again the next time. Without a cache it is asked each time.
 func TestNoAnswer(t *testing.T) {
 	c := open(t, t.TempDir(), false)
-	if _, err := c.Answer(t.Context(), Question{"x", "1"}, nobody); err == nil {
+	if _, err := c.Answer(t.Context(), Question{"x", "1"}, serviceOff); err == nil {
 		t.Error("no error")
 	}
 	var s service
@@ -154,7 +154,7 @@ func TestWaiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := c.Answer(t.Context(), q, func(context.Context) (Answer, error) {
 		cancel()
-		if _, err := c.Answer(ctx, q, nobody); !errors.Is(err, context.Canceled) {
+		if _, err := c.Answer(ctx, q, serviceOff); !errors.Is(err, context.Canceled) {
 			t.Errorf("a cancelled wait: got error %v, want %v", err, context.Canceled)
 		}
 		return Answer{Text: "a"}, nil

@@ -46,7 +46,7 @@ func follow(inbox *Inbox) error {
 		case next.Kind == Sample:
 			inbox.Sample(sampled)
 			if ails {
-				inbox.Sample(misbehaves(inbox, o.Open.Agent))
+				inbox.Sample(faultyEngine(inbox, o.Open.Agent))
 			}
 		case ails && o.Open.Agent == "stops":
 			syscall.Kill(os.Getpid(), syscall.SIGSTOP)

@@ -289,21 +289,21 @@ func TestMachineVanishes(t *testing.T) {
 	w.start(t)
 }
 
-// cable forwards connections of a machine to the worker. When it is pulled, it forwards nothing and closes no connection.
-type cable struct {
+// breakableProxy forwards connections of a machine to the worker. When it is pulled, it forwards nothing and closes no connection.
+type breakableProxy struct {
 	listener net.Listener
 	pulled   atomic.Bool
 	mu       sync.Mutex
 	ends     []net.Conn
 }
 
-func newCable(t *testing.T, to string) *cable {
+func newCable(t *testing.T, to string) *breakableProxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cable{listener: listener}
+	c := &breakableProxy{listener: listener}
 	t.Cleanup(func() {
 		listener.Close()
 		c.cut()
@@ -329,7 +329,7 @@ func newCable(t *testing.T, to string) *cable {
 	return c
 }
 
-func (c *cable) carry(from, to net.Conn) {
+func (c *breakableProxy) carry(from, to net.Conn) {
 	b := make([]byte, 4<<10)
 	for {
 		n, err := from.Read(b)
@@ -347,7 +347,7 @@ func (c *cable) carry(from, to net.Conn) {
 }
 
 // cut closes all connections.
-func (c *cable) cut() {
+func (c *breakableProxy) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, end := range c.ends {
@@ -366,7 +366,7 @@ func FuzzHandshake(f *testing.F) {
 		`{"machine":1,"devices":["cpu"],"address":"fe80::1%eth0"}`,
 	} {
 		var b bytes.Buffer
-		if err := sayRaw(&b, []byte(text)); err != nil {
+		if err := sendRaw(&b, []byte(text)); err != nil {
 			f.Fatal(err)
 		}
 		f.Add(b.Bytes())
@@ -388,7 +388,7 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-func sayRaw(to io.Writer, content []byte) error {
+func sendRaw(to io.Writer, content []byte) error {
 	b, err := frame(handshakeFrame, content)
 	if err == nil {
 		_, err = to.Write(b)

@@ -42,8 +42,8 @@ func sampled(ctx context.Context, r policy.Request) (t Turn) {
 	return t
 }
 
-// misbehaves returns the engine of a faulty follower. The agent's name selects the fault.
-func misbehaves(inbox *Inbox, agent string) func(ctx context.Context, r policy.Request) Turn {
+// faultyEngine returns the engine of a faulty follower. The agent's name selects the fault.
+func faultyEngine(inbox *Inbox, agent string) func(ctx context.Context, r policy.Request) Turn {
 	return func(ctx context.Context, r policy.Request) (t Turn) {
 		t = sampled(ctx, r)
 		switch agent {
@@ -78,34 +78,34 @@ func misbehaves(inbox *Inbox, agent string) func(ctx context.Context, r policy.R
 	}
 }
 
-// own is rank 0's policy. It counts requests.
-type own struct {
+// countingPolicy is rank 0's policy. It counts requests.
+type countingPolicy struct {
 	policy.Policy
 	mu      sync.Mutex
 	asked   int
 	version int64
 }
 
-func (o *own) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
+func (o *countingPolicy) Generate(ctx context.Context, r policy.Request) (policy.Completion, error) {
 	o.mu.Lock()
 	o.asked++
 	o.mu.Unlock()
 	return sampled(ctx, r).Completion, context.Cause(ctx)
 }
 
-func (o *own) Version() int64 { return o.version }
-func (o *own) Stats() policy.Stats {
+func (o *countingPolicy) Version() int64 { return o.version }
+func (o *countingPolicy) Stats() policy.Stats {
 	return policy.Stats{SampledTokens: 5, Batches: map[int]int64{1: 1}}
 }
-func (o *own) UpdateWeights(_ context.Context, version int64) error {
+func (o *countingPolicy) UpdateWeights(_ context.Context, version int64) error {
 	o.version = version
 	return nil
 }
 
 // samplers starts a group whose followers sample together with rank 0.
-func samplers(t *testing.T, agent string) (*RankGroup, *own, policy.Policy) {
+func samplers(t *testing.T, agent string) (*RankGroup, *countingPolicy, policy.Policy) {
 	t.Helper()
-	c, o := start(t, agent), &own{version: 3}
+	c, o := start(t, agent), &countingPolicy{version: 3}
 	if _, err := c.Do(t.Context(), Order{Kind: Sample}, nil, func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}

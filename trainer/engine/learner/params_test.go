@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// some trains a few leaves of a model, which are in a buffer of their own. The other leaves do not change.
-type some struct {
+// partialParams trains a few leaves of a model, which are in a buffer of their own. The other leaves do not change.
+type partialParams struct {
 	m      *model.Model
 	leaves []model.Param
 	places []arch.Leaf // of leaves in the model's own buffers
@@ -22,9 +22,9 @@ type some struct {
 }
 
 // newSome returns parameters with the leaves whose names contain part.
-func newSome(t *testing.T, m *model.Model, part string) *some {
+func newSome(t *testing.T, m *model.Model, part string) *partialParams {
 	t.Helper()
-	p := &some{m: m}
+	p := &partialParams{m: m}
 	n := int64(0)
 	for i, l := range m.Layout.Leaves {
 		if strings.Contains(l.Name, part) {
@@ -39,29 +39,29 @@ func newSome(t *testing.T, m *model.Model, part string) *some {
 	return p
 }
 
-func (p *some) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
+func (p *partialParams) Restore(ctx context.Context, read func(from int64, dst []float32) error) error {
 	if err := p.master.Fill(ctx, 0, p.Numel(), read); err != nil {
 		return err
 	}
 	return p.m.Device.Do(ctx, func(*torch.Scope) error { p.Publish(); return nil })
 }
 
-func (p *some) each(visit func(mine, theirs *torch.Tensor), whole *torch.Tensor) {
+func (p *partialParams) each(visit func(mine, theirs *torch.Tensor), whole *torch.Tensor) {
 	for i, l := range p.places {
 		visit(p.master.Tensor.Narrow(0, p.leaves[i].From, l.Numel()), whole.Narrow(0, l.Offset, l.Numel()))
 	}
 }
 
-func (p *some) Numel() int64          { return p.master.Numel() }
-func (p *some) Leaves() []model.Param { return p.leaves }
-func (p *some) Master() *model.Buffer { return p.master }
-func (p *some) Half() *torch.Tensor   { return nil }
+func (p *partialParams) Numel() int64          { return p.master.Numel() }
+func (p *partialParams) Leaves() []model.Param { return p.leaves }
+func (p *partialParams) Master() *model.Buffer { return p.master }
+func (p *partialParams) Half() *torch.Tensor   { return nil }
 
-func (p *some) Read(ctx context.Context, from int64, dst []float32) error {
+func (p *partialParams) Read(ctx context.Context, from int64, dst []float32) error {
 	return p.master.Read(ctx, from, dst)
 }
 
-func (p *some) Publish() {
+func (p *partialParams) Publish() {
 	publish := func(mine, theirs *torch.Tensor) { theirs.CopyFrom(mine) }
 	p.each(publish, p.m.Master.Tensor)
 	if p.m.Half != nil {
@@ -69,11 +69,11 @@ func (p *some) Publish() {
 	}
 }
 
-func (p *some) Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files {
+func (p *partialParams) Files(ctx context.Context, master func(from int64, dst []float32) error) weights.Files {
 	return weights.HF{Config: p.m.Config, Read: p.Reader(ctx, master)}
 }
 
-func (p *some) Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error {
+func (p *partialParams) Reader(ctx context.Context, master func(from int64, dst []float32) error) func(name string, dst []float32) error {
 	return func(name string, dst []float32) error {
 		for i, l := range p.places {
 			for _, t := range l.Parts {
@@ -151,7 +151,7 @@ func masterOf(t *testing.T, m *model.Model) []float32 {
 }
 
 // wantSaved checks that a saved file has the trained weights of a copy and the model's other weights.
-func wantSaved(t *testing.T, p *some, weights []float32) {
+func wantSaved(t *testing.T, p *partialParams, weights []float32) {
 	t.Helper()
 	trained := make([]float32, p.Numel())
 	inDevice(t, p.m, func(*torch.Scope) { p.master.Tensor.Float32s(trained) })

@@ -136,8 +136,8 @@ func ranksLoseOne(t *testing.T, g ranks.Group) {
 	}
 }
 
-// kept is a saved learner, with the batch it was trained on and its weights after it was trained on the batch once more.
-type kept struct {
+// savedLearner is a saved learner, with the batch it was trained on and its weights after it was trained on the batch once more.
+type savedLearner struct {
 	Weights, M, V []float32
 	Steps         int64
 	Batch         []*Sequence
@@ -162,7 +162,7 @@ func ranksSave(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T,
 	l := keeping(t, g, 1)
 	batch := tinyBatch(t, l, 0.3)
 	trained(t, l, batch)
-	k := kept{Steps: l.State.Steps(), Batch: batch}
+	k := savedLearner{Steps: l.State.Steps(), Batch: batch}
 	k.Weights, k.M, k.V = stateOf(t, l)
 	trained(t, l, batch)
 	if k.After, _, _ = stateOf(t, l); g.Rank() > 0 {
@@ -183,7 +183,7 @@ func ranksGoOn(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T,
 		t.Fatal(err)
 	}
 	defer file.Close()
-	var k kept
+	var k savedLearner
 	if err := gob.NewDecoder(file).Decode(&k); err != nil {
 		t.Fatal(err)
 	}

@@ -70,8 +70,8 @@ func hold(t *testing.T, dir string, s Sharing) error {
 	return err
 }
 
-// heldBy fails the test unless err names the process.
-func heldBy(t *testing.T, err error, pid int) {
+// wantHolder fails the test unless err names the process.
+func wantHolder(t *testing.T, err error, pid int) {
 	t.Helper()
 	host, _ := os.Hostname()
 	var held *HeldError
@@ -93,7 +93,7 @@ func TestLockOfOtherProcess(t *testing.T) {
 			holder := other(t, dir, c.theirs)
 			err := hold(t, dir, c.own)
 			if c.refused {
-				heldBy(t, err, holder.Process.Pid)
+				wantHolder(t, err, holder.Process.Pid)
 			} else if err != nil {
 				t.Fatal(err)
 			}
@@ -124,7 +124,7 @@ func TestLockLeavesNothing(t *testing.T) {
 	}
 	for i, l := range slices.Backward(locks) {
 		if i == 0 {
-			heldBy(t, hold(t, dir, Exclusive), os.Getpid())
+			wantHolder(t, hold(t, dir, Exclusive), os.Getpid())
 		}
 		if err := l.Release(); err != nil {
 			t.Fatal(err)
@@ -170,8 +170,8 @@ func TestLockKeepsFolderOfOthers(t *testing.T) {
 	}
 }
 
-// elsewhere writes the record of a holder on another machine, which flock does not reach, and returns its path.
-func elsewhere(t *testing.T, dir string) string {
+// foreignRecord writes the record of a holder on another machine, which flock does not reach, and returns its path.
+func foreignRecord(t *testing.T, dir string) string {
 	t.Helper()
 	locks := filepath.Join(dir, lockFolder)
 	if err := MkdirAll(OS{}, locks); err != nil {
@@ -199,7 +199,7 @@ func impatient(t *testing.T) {
 func TestLockElsewhere(t *testing.T) {
 	impatient(t)
 	dir := t.TempDir()
-	path := elsewhere(t, dir)
+	path := foreignRecord(t, dir)
 	if err := hold(t, dir, Exclusive); err != nil {
 		t.Fatalf("of a silent holder: %v", err)
 	}
@@ -209,7 +209,7 @@ func TestLockElsewhere(t *testing.T) {
 
 	staleAfter = time.Hour
 	dir = t.TempDir()
-	path = elsewhere(t, dir)
+	path = foreignRecord(t, dir)
 	over := make(chan struct{})
 	defer func() { over <- struct{}{} }()
 	go func() {
@@ -251,7 +251,7 @@ func TestLockLost(t *testing.T) {
 func TestLockDamagedRecord(t *testing.T) {
 	impatient(t)
 	dir := t.TempDir()
-	if err := os.WriteFile(elsewhere(t, dir), []byte("{"), 0o666); err != nil {
+	if err := os.WriteFile(foreignRecord(t, dir), []byte("{"), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	if err := hold(t, dir, "a run"); err != nil {

@@ -35,7 +35,7 @@ func TestEveryArmOfEveryExample(t *testing.T) {
 				if cfg.Agent(name).Model.Endpoint != nil {
 					continue // endtoend.TestHosted covers hosted models
 				}
-				if why := cannotAct(t, cfg, name, qwen); why != "" {
+				if why := promptFault(t, cfg, name, qwen); why != "" {
 					t.Errorf("%s, %s: %s %s", path, arm, name, why)
 				}
 			}
@@ -74,8 +74,8 @@ func TestDemonstrationsOfTables(t *testing.T) {
 	}
 }
 
-// cannotAct returns the fault of an agent's prompt, or "".
-func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tokenizer) string {
+// promptFault returns the fault of an agent's prompt, or "".
+func promptFault(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tokenizer) string {
 	t.Helper()
 	source, err := OpenTask(cfg, 1)
 	if err != nil {
@@ -99,7 +99,7 @@ func cannotAct(t *testing.T, cfg *config.Config, name string, tok *tokenizer.Tok
 			return fmt.Sprintf("learns from %d demonstrations: %v", len(taught.Trajectories), err)
 		}
 	}
-	p.Policy = silent{tok.StopIDs()[0]}
+	p.Policy = stoppingPolicy{tok.StopIDs()[0]}
 	said, err := p.Play(t.Context(), play.Conversation{Text: "?"})
 	if err != nil {
 		return err.Error()

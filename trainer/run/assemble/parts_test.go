@@ -87,12 +87,12 @@ func addTensor(t *testing.T, path, name string) {
 	}
 }
 
-// silent is a policy that ends every turn at once.
-type silent struct{ stop int32 }
+// stoppingPolicy is a policy that ends every turn at once.
+type stoppingPolicy struct{ stop int32 }
 
-func (silent) ContextLimit() int { return 1 << 20 }
+func (stoppingPolicy) ContextLimit() int { return 1 << 20 }
 
-func (s silent) Generate(context.Context, policy.Request) (policy.Completion, error) {
+func (s stoppingPolicy) Generate(context.Context, policy.Request) (policy.Completion, error) {
 	return policy.Completion{Tokens: []int32{s.stop}, LogProbs: []float32{0}, Finish: policy.FinishStop}, nil
 }
 
@@ -112,7 +112,7 @@ func TestDateIsTheRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	p.Policy = silent{tok.StopIDs()[0]}
+	p.Policy = stoppingPolicy{tok.StopIDs()[0]}
 	said, err := p.Play(t.Context(), play.Conversation{Text: "?"})
 	if err != nil || !strings.HasPrefix(said.Turns[0].Text, "Today is 26 Jul 2024.") {
 		t.Errorf("%+v, %v", said.Turns, err)

@@ -65,8 +65,8 @@ func (m *modules) Close() error {
 	return nil
 }
 
-// counted makes verifiers open their modules with m.
-func (m *modules) counted(t *testing.T) {
+// install makes verifiers open their modules with m.
+func (m *modules) install(t *testing.T) {
 	verify.SetModuleOpener(func(path, device string, threads int) (verify.Module, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -110,7 +110,7 @@ func TestModulesOfATask(t *testing.T) {
 		{rows + ".not", "verifier: {kind: torchscript, path: a.pt, tokenizer: DIR}", []string{"writer"}, nil, "task.train: stat " + rows + ".not"},
 	} {
 		m := &modules{}
-		m.counted(t)
+		m.install(t)
 		text := fmt.Sprintf(`
 run: {name: x, threads: 4}
 task: {kind: jsonl, train: %q, eval: %q, %s}

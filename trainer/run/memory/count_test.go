@@ -220,8 +220,8 @@ func TestCountOfRanks(t *testing.T) {
 	}
 }
 
-// longest returns the number of elements of a layout outside the layers, and the number of elements of the longest layer.
-func longest(l *arch.Layout) (rest, layer int64) {
+// longestLayer returns the number of elements of a layout outside the layers, and the number of elements of the longest layer.
+func longestLayer(l *arch.Layout) (rest, layer int64) {
 	of := map[int]int64{}
 	for _, leaf := range l.Leaves {
 		of[leaf.Layer] += leaf.Numel()
@@ -240,7 +240,7 @@ func TestCountOfDividedExperts(t *testing.T) {
 	experts := int64(3 * shape.Mixture.FFN * shape.Hidden) // elements of one expert
 	n := shape.Parameters()
 	dense := n - int64(shape.Layers)*8*experts
-	rest, layer := longest(shape.Layout())
+	rest, layer := longestLayer(shape.Layout())
 	layer -= 8 * experts
 	cfg := team(t, "agents.help.devices=[cuda, cuda:1, cuda:2]",
 		`agents.help.engine={kind: vllm, url: ["http://h:1"], weights: {path: w}, checkpoint_activations: true, micro_batch_tokens: 65536}`, "agents.help.shard=full")
@@ -268,7 +268,7 @@ func TestCountOfDividedExperts(t *testing.T) {
 // If no device of an agent has all weights, each has a third of them, two layers, and the elements outside the layers.
 func TestCountOfShards(t *testing.T) {
 	const n, third = smolLM2, smolLM2 / 3
-	rest, one := longest(smolLM2Shape.Layout())
+	rest, one := longestLayer(smolLM2Shape.Layout())
 	layer, layers := rest+one, rest+2*one
 	for name, size := range map[string]int64{"boss": 4, "help": 2} {
 		devices, master := "[cpu, cpu, cpu]", int64(0)

@@ -38,17 +38,19 @@ func TestDegenerate(t *testing.T) {
 	}
 }
 
-// numbered is a task whose replacements have the ids r0, r1 and so on, in the training order.
-type numbered struct{ task.Task }
+// numberedTask is a task whose replacements have the ids r0, r1 and so on, in the training order.
+type numberedTask struct{ task.Task }
 
-func (numbered) Train(i int64) task.Query { return task.Query{ID: fmt.Sprint("r", i-firstReplacement)} }
+func (numberedTask) Train(i int64) task.Query {
+	return task.Query{ID: fmt.Sprint("r", i-firstReplacement)}
+}
 
 // game returns the rollouts, plan and queries of a main agent: two rollouts each of "a", "b"
 // and "c", and up to four replacements, "r0" to "r3".
 func game(t *testing.T, sets ...string) (*rollouts, store.Plan, []task.Query) {
 	cfg := load(t, t.TempDir(), append([]string{"grpo.resample=4", "grpo.rollouts=2"}, sets...)...)
 	ro := &rollouts{common: &common{cfg: cfg, agent: cfg.Main(), name: "planner"}, normaliser: normaliser{rules: assemble.RulesOf(cfg, cfg.Main())},
-		player: &play.Player{Options: play.Options{Task: numbered{}}}, queries: queries{cfg: cfg, task: numbered{}}}
+		player: &play.Player{Options: play.Options{Task: numberedTask{}}}, queries: queries{cfg: cfg, task: numberedTask{}}}
 	return ro, store.Plan{Queries: []string{"a", "b", "c"}, Rollouts: 2}, []task.Query{{ID: "a"}, {ID: "b"}, {ID: "c"}}
 }
 

@@ -16,12 +16,12 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 )
 
-// divider is a policy whose every turn has three calls of the calculator that divide by zero.
-type divider struct{ tok *tokenizer.Tokenizer }
+// dividingPolicy is a policy whose every turn has three calls of the calculator that divide by zero.
+type dividingPolicy struct{ tok *tokenizer.Tokenizer }
 
-func (divider) ContextLimit() int { return 1 << 20 }
+func (dividingPolicy) ContextLimit() int { return 1 << 20 }
 
-func (d divider) Generate(context.Context, policy.Request) (policy.Completion, error) {
+func (d dividingPolicy) Generate(context.Context, policy.Request) (policy.Completion, error) {
 	call := `<tool_call>{"name": "calculator", "arguments": {"expression": "1/0"}}</tool_call>`
 	turn := d.tok.Encode(strings.Repeat(call, 3) + "<|im_end|>")
 	return policy.Completion{Tokens: turn, LogProbs: make([]float32, len(turn)), Finish: policy.FinishStop}, nil
@@ -39,7 +39,7 @@ func TestFailingToolsAreWarnedOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	p.Policy = divider{tok}
+	p.Policy = dividingPolicy{tok}
 	for turns, warned := range map[int]bool{3: false, 4: true} { // 9 and 12 calls
 		p.Limits.Turns = turns
 		seen := &metricstest.Recorder{}

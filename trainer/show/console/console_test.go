@@ -26,20 +26,20 @@ func mustRead(t *testing.T, dir string) metrics.Log {
 	return l
 }
 
-// clockwork is a clock that the test sets.
-type clockwork struct{ now time.Time }
+// fakeClock is a clock that the test sets.
+type fakeClock struct{ now time.Time }
 
-func (c *clockwork) pass(d time.Duration) { c.now = c.now.Add(d) }
+func (c *fakeClock) pass(d time.Duration) { c.now = c.now.Add(d) }
 
-func newTestConsole(opt options) (*Console, *bytes.Buffer, *clockwork) {
+func newTestConsole(opt options) (*Console, *bytes.Buffer, *fakeClock) {
 	var out bytes.Buffer
-	c := &clockwork{time.Unix(0, 0)}
+	c := &fakeClock{time.Unix(0, 0)}
 	opt.Now = func() time.Time { return c.now }
 	return newConsole(&out, opt), &out, c
 }
 
 // play reports a small run of two agents, with records out of order.
-func play(c *Console, clock *clockwork) {
+func play(c *Console, clock *fakeClock) {
 	c.Progress(metrics.Progress{Agent: "planner", Activity: metrics.ColdStart, Done: 1, Total: 300})
 	clock.pass(2 * time.Second)
 	c.Report(metrics.Record{Kind: metrics.KindColdStart, Agent: "planner", Values: map[string]float64{"loss": 0.4312, "updates": 300, "trained_tokens": 412345, "learn_seconds": 12.3}})

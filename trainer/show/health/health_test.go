@@ -256,7 +256,7 @@ func TestHandlersTakeTheirTime(t *testing.T) {
 		t.Errorf("afterwards: %v, %v, want deadlines again", w.read, w.write)
 	}
 	s := listen(t, Options{})
-	s.Handle("/slow", unread{})
+	s.Handle("/slow", ignoreBody{})
 	for range 2 { // the second request checks that the connection still works
 		r, err := http.NewRequestWithContext(t.Context(), "POST", s.URL()+"/slow", strings.NewReader("a body that the handler ignores"))
 		if err != nil {
@@ -268,10 +268,10 @@ func TestHandlersTakeTheirTime(t *testing.T) {
 	}
 }
 
-// unread answers without reading the request's body.
-type unread struct{}
+// ignoreBody answers without reading the request's body.
+type ignoreBody struct{}
 
-func (unread) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (ignoreBody) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "do")
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		panic(err)

@@ -86,7 +86,7 @@ func TestFollowersReadTheEnd(t *testing.T) {
 
 // TestFollowersExtend: if run.steps of a complete run was increased, the records of the further steps are delivered, too.
 func TestFollowersExtend(t *testing.T) {
-	calls, dir := standIn(t, `{"waits": true}`), three(t)
+	calls, dir := standIn(t, `{"waits": true}`), threeRecords(t)
 	ends(t, dir)
 	f, err := Follow(t.Context(), followed(t, dir, "agents"), t.Errorf)
 	if err != nil {

@@ -125,15 +125,15 @@ func train(t *testing.T, dir string, more ...string) {
 	}
 }
 
-// tracked is the output of readback.py.
-type tracked struct {
+// readback is the output of readback.py.
+type readback struct {
 	ID, Status string
 	Config     map[string]any
 	Rows       []map[string]any
 	Points     [][3]any // name, step, value
 }
 
-func readBack(t *testing.T, args ...string) (out tracked) {
+func readBack(t *testing.T, args ...string) (out readback) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "python3", append([]string{"testdata/readback.py"}, args...)...)
 	cmd.Stderr = os.Stderr
@@ -148,7 +148,7 @@ func readBack(t *testing.T, args ...string) (out tracked) {
 }
 
 // offline reads the offline run folder that W&B's client wrote.
-func offline(t *testing.T, dir string) tracked {
+func offline(t *testing.T, dir string) readback {
 	t.Helper()
 	folders, err := filepath.Glob(filepath.Join(dir, "wandb", "offline-run-*"))
 	if err != nil || len(folders) != 1 {
@@ -158,7 +158,7 @@ func offline(t *testing.T, dir string) tracked {
 }
 
 // same checks that the tracker has every number of metrics.jsonl once, and no others. Only W&B has points for histograms.
-func same(t *testing.T, name string, got tracked, dir string) {
+func same(t *testing.T, name string, got readback, dir string) {
 	t.Helper()
 	log, err := metrics.Read(dir)
 	if err != nil {
@@ -185,7 +185,7 @@ func same(t *testing.T, name string, got tracked, dir string) {
 }
 
 // numbers returns a tracker's numbers by name and step.
-func numbers(t *testing.T, name string, got tracked, want map[string]float64) map[string]float64 {
+func numbers(t *testing.T, name string, got readback, want map[string]float64) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}
 	for _, p := range got.Points {
@@ -212,7 +212,7 @@ func numbers(t *testing.T, name string, got tracked, want map[string]float64) ma
 // TestRealTensorBoard: a run that is forwarded again has each of its rows once.
 func TestRealTensorBoard(t *testing.T) {
 	packages(t)
-	dir, board := three(t), t.TempDir()
+	dir, board := threeRecords(t), t.TempDir()
 	for range 2 {
 		if _, err := Forward(t.Context(), dir, false, Tracker{"tensorboard", board, "python3"}); err != nil {
 			t.Fatal(err)
@@ -269,7 +269,7 @@ func TestRealOnline(t *testing.T) {
 	defer server.Close()
 	t.Setenv("WANDB_BASE_URL", server.URL)
 	t.Setenv("WANDB_API_KEY", strings.Repeat("0123456789", 4))
-	dir := three(t)
+	dir := threeRecords(t)
 	forward := func() {
 		t.Helper()
 		if _, err := Forward(t.Context(), dir, false, wandb); err != nil {

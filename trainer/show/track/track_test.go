@@ -33,8 +33,8 @@ func runDir(t *testing.T) string {
 	return dir
 }
 
-// three returns the folder of a run with three records.
-func three(t *testing.T) string {
+// threeRecords returns the folder of a run with three records.
+func threeRecords(t *testing.T) string {
 	t.Helper()
 	dir := runDir(t)
 	r := metricstest.Step("planner", 1, .5)

@@ -15,7 +15,7 @@ import (
 
 func TestWandB(t *testing.T) {
 	t.Setenv("WANDB_NAME", "mine")
-	dir := three(t)
+	dir := threeRecords(t)
 	all, _ := forward(t, dir)
 	config, env := all[0][1].(map[string]any), all[0][2].(map[string]any)
 	if g := config["grpo"].(map[string]any); g["rollouts"] != 8. || g["convention"] != "population" {
@@ -43,7 +43,7 @@ func TestWandB(t *testing.T) {
 func TestWandBGoesOn(t *testing.T) {
 	for next, want := range map[int]string{2: "2: 3 planner/reward_mean=0.5\n", 3: "", 7: ""} {
 		calls := standIn(t, fmt.Sprintf(`{"step": %d}`, next))
-		if _, err := Forward(t.Context(), three(t), false, wandb); err != nil {
+		if _, err := Forward(t.Context(), threeRecords(t), false, wandb); err != nil {
 			t.Fatal(err)
 		}
 		if all := calls(); rows(all) != want || all[len(all)-1][0] != "finish" {
@@ -68,7 +68,7 @@ func TestFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			standIn(t, c.behaviour)
 			t.Setenv("WANDB_MODE", c.mode)
-			_, err := Forward(t.Context(), three(t), false, Tracker{c.tracker, "agents", c.python})
+			_, err := Forward(t.Context(), threeRecords(t), false, Tracker{c.tracker, "agents", c.python})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -86,7 +86,7 @@ func TestInterrupted(t *testing.T) {
 		}
 		cancel()
 	}()
-	if _, err := Forward(ctx, three(t), true, wandb); !errors.Is(err, context.Canceled) {
+	if _, err := Forward(ctx, threeRecords(t), true, wandb); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	if got := rows(calls()); got != "" {
@@ -105,7 +105,7 @@ func metricsOf(calls [][]any) (all []any) {
 }
 
 func TestMLflow(t *testing.T) {
-	calls, dir := standIn(t, "{}"), three(t)
+	calls, dir := standIn(t, "{}"), threeRecords(t)
 	forward := func() {
 		t.Helper()
 		if _, err := Forward(t.Context(), dir, false, Tracker{"mlflow", "http://me:hidden@127.0.0.1:2/agents", "python3"}); err != nil {
@@ -146,7 +146,7 @@ func TestMLflow(t *testing.T) {
 func TestMLflowAddress(t *testing.T) {
 	for _, uri := range []string{"", "databricks", "file:///tmp/mlruns", "sqlite:///x.db", "http://", "http://a b", "://"} {
 		t.Setenv("MLFLOW_TRACKING_URI", uri)
-		if _, err := Forward(t.Context(), three(t), false, Tracker{"mlflow", "agents", "python3"}); err == nil || !strings.Contains(err.Error(), "MLFLOW_TRACKING_URI") {
+		if _, err := Forward(t.Context(), threeRecords(t), false, Tracker{"mlflow", "agents", "python3"}); err == nil || !strings.Contains(err.Error(), "MLFLOW_TRACKING_URI") {
 			t.Errorf("%q: %v", uri, err)
 		}
 	}

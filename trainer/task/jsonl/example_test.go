@@ -11,10 +11,10 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// longest scores an answer by its length, up to the length of the reference.
-type longest struct{}
+// lengthScorer scores an answer by its length, up to the length of the reference.
+type lengthScorer struct{}
 
-func (longest) Score(_ context.Context, c verify.Case) (float64, error) {
+func (lengthScorer) Score(_ context.Context, c verify.Case) (float64, error) {
 	return min(float64(len(c.Attempt.Answer))/float64(len(c.Query.Answer)), 1), nil
 }
 
@@ -31,7 +31,7 @@ func ExampleOpen() {
 			panic(err)
 		}
 	}
-	t, err := jsonl.Open(jsonl.Options{Train: train, Eval: held, Fields: jsonl.DefaultFields(), Main: longest{}})
+	t, err := jsonl.Open(jsonl.Options{Train: train, Eval: held, Fields: jsonl.DefaultFields(), Main: lengthScorer{}})
 	if err != nil {
 		panic(err)
 	}

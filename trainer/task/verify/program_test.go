@@ -27,7 +27,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(ownerEnv) != "" {
-		own()
+		waitForKill()
 	} else if mode := os.Getenv(programEnv); mode != "" {
 		serve(mode)
 	} else {
@@ -388,8 +388,8 @@ func TestProgramCloseWithDaemon(t *testing.T) {
 	v.Close()
 }
 
-// own runs a program that waits to be killed.
-func own() {
+// waitForKill runs a program that waits to be killed.
+func waitForKill() {
 	self, _ := os.Executable()
 	v, _ := New(Options{Kind: Program, Program: ProgramOptions{Command: []string{self}}})
 	os.Unsetenv(ownerEnv) // the program is not an owner

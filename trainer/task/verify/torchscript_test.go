@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 )
 
-// numbered encodes an answer of numbers as them.
-func numbered(_, answer string) (tokens []int32, err error) {
+// encodeNumbers encodes an answer of numbers as them.
+func encodeNumbers(_, answer string) (tokens []int32, err error) {
 	for word := range strings.FieldsSeq(answer) {
 		n, err := strconv.Atoi(word)
 		if err != nil {
@@ -24,8 +24,8 @@ func numbered(_, answer string) (tokens []int32, err error) {
 	return tokens, nil
 }
 
-// counting is a module whose score is an answer's first token in eighths. It waits for release before each batch.
-type counting struct {
+// blockingModule is a module whose score is an answer's first token in eighths. It waits for release before each batch.
+type blockingModule struct {
 	release chan struct{}
 	batches []int
 	closed  bool
@@ -33,7 +33,7 @@ type counting struct {
 
 var errModule = errors.New("forward expects three arguments")
 
-func (m *counting) Score(_ context.Context, batch [][]int32) ([]float32, error) {
+func (m *blockingModule) Score(_ context.Context, batch [][]int32) ([]float32, error) {
 	<-m.release
 	m.batches = append(m.batches, len(batch))
 	scores := make([]float32, len(batch))
@@ -50,14 +50,14 @@ func (m *counting) Score(_ context.Context, batch [][]int32) ([]float32, error) 
 	return scores, nil
 }
 
-func (m *counting) Close() error { m.closed = true; return nil }
+func (m *blockingModule) Close() error { m.closed = true; return nil }
 
-func openCounting(t *testing.T) (*counting, *moduleVerifier) {
+func openCounting(t *testing.T) (*blockingModule, *moduleVerifier) {
 	t.Helper()
-	m := &counting{release: make(chan struct{}, 100)}
+	m := &blockingModule{release: make(chan struct{}, 100)}
 	SetModuleOpener(func(string, string, int) (Module, error) { return m, nil })
 	t.Cleanup(func() { SetModuleOpener(nil) })
-	v, err := New(Options{Kind: TorchScript, TorchScript: TorchScriptOptions{Path: "scorer.pt", MaxTokens: 2, Encode: numbered}})
+	v, err := New(Options{Kind: TorchScript, TorchScript: TorchScriptOptions{Path: "scorer.pt", MaxTokens: 2, Encode: encodeNumbers}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,19 +136,19 @@ func TestModuleErrors(t *testing.T) {
 // A server opens the module only for the answers that it scores, on the device of the agent that gave them.
 func TestModuleOnTheAgentsDevices(t *testing.T) {
 	var opened []string
-	open := map[string]*counting{}
+	open := map[string]*blockingModule{}
 	SetModuleOpener(func(path, device string, threads int) (Module, error) {
 		opened = append(opened, fmt.Sprintf("%s on %s with %d threads", path, device, threads))
 		if device == "cuda:7" {
-			return (*counting)(nil), errors.New("there is no cuda:7")
+			return (*blockingModule)(nil), errors.New("there is no cuda:7")
 		}
-		open[device] = &counting{release: make(chan struct{}, 100)}
+		open[device] = &blockingModule{release: make(chan struct{}, 100)}
 		open[device].release <- struct{}{}
 		return open[device], nil
 	})
 	defer SetModuleOpener(nil)
 	devices := map[string]string{"planner": "cpu", "critic": "cpu", "searcher": "cuda:1", "lost": "cuda:7"}
-	v, err := New(Options{Kind: TorchScript, TorchScript: TorchScriptOptions{Path: "scorer.pt", MaxTokens: 2, Encode: numbered,
+	v, err := New(Options{Kind: TorchScript, TorchScript: TorchScriptOptions{Path: "scorer.pt", MaxTokens: 2, Encode: encodeNumbers,
 		Threads: 3, Device: func(agent string) string { return devices[agent] }}})
 	if err != nil || len(opened) != 0 {
 		t.Fatalf("opened before the first answer: %v, %v", opened, err)

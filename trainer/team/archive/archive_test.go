@@ -164,7 +164,7 @@ func TestOtherEvaluations(t *testing.T) {
 	} {
 		var seen notes
 		dir := t.TempDir()
-		a := New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", HeldOutDigest: c.now, Announce: true, Observer: &seen}, nil, hosted{})
+		a := New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", HeldOutDigest: c.now, Announce: true, Observer: &seen}, nil, hostedParameters{})
 		results := `{"evaluated":4,"best":{"version":2,"accuracy":0.5}}`
 		if c.before != "" {
 			results = `{"held_out":"` + c.before + `",` + results[1:]
@@ -199,7 +199,7 @@ func TestReplacedWhileLoading(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return m, New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, hosted{})
+		return m, New(Options{Dir: dir, CheckpointsDir: CheckpointsDir(dir), Agent: "a", Team: []string{"a"}, Endpoint: &store.Endpoint{URL: "https://host/v1", Model: "big"}}, m, hostedParameters{})
 	}
 	before, late := open()
 	if err := before.Leave(t.Context()); err != nil {
@@ -222,10 +222,10 @@ func TestReplacedWhileLoading(t *testing.T) {
 	}
 }
 
-// hosted are the parameters of a hosted model.
-type hosted struct{ Parameters }
+// hostedParameters are the parameters of a hosted model.
+type hostedParameters struct{ Parameters }
 
-func (hosted) Trains() bool { return false }
+func (hostedParameters) Trains() bool { return false }
 
 // TestAgreedIsNotBegunAnew checks that a worker with a checkpoint may start the run from the
 // beginning if others have none, but not if all workers had it.

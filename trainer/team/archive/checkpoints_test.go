@@ -63,8 +63,8 @@ func mustSave(t *testing.T, c Checkpoints, steps ...int64) {
 	}
 }
 
-// mustBe fails unless the newest valid checkpoint is the one of step, with all its weights.
-func mustBe(t *testing.T, c Checkpoints, step int64) {
+// wantNewest fails unless the newest valid checkpoint is the one of step, with all its weights.
+func wantNewest(t *testing.T, c Checkpoints, step int64) {
 	t.Helper()
 	m, err := c.Latest()
 	if err != nil || m.Step != step {
@@ -101,7 +101,7 @@ func TestSaveAndLoad(t *testing.T) {
 		t.Errorf("without a run: %v", err)
 	}
 	mustSave(t, c, 5, 20)
-	mustBe(t, c, 20)
+	wantNewest(t, c, 20)
 	m, _ := c.Latest()
 	want := testManifest(20)
 	var results any
@@ -133,7 +133,7 @@ func TestSaveAndLoad(t *testing.T) {
 	bad[1].State = json.RawMessage("{")
 	_, err = c.save(testManifest(21), bad)
 	golden.WantError(t, err, "solver", "JSON")
-	mustBe(t, c, 20)
+	wantNewest(t, c, 20)
 }
 
 // TestLinkedSteps checks that checkpoints which were moved to another disk and linked count, and that a link to nowhere, of a step or of
@@ -150,7 +150,7 @@ func TestLinkedSteps(t *testing.T) {
 	if err := errors.Join(os.Rename(c.StepDir(20), moved), os.Symlink(moved, c.StepDir(20))); err != nil {
 		t.Fatal(err)
 	}
-	mustBe(t, c, 20)
+	wantNewest(t, c, 20)
 	if linked, err := c.Summaries(); err != nil || !reflect.DeepEqual(linked, whole) {
 		t.Errorf("summaries %+v, %v; want %+v", linked, err, whole)
 	}
@@ -160,7 +160,7 @@ func TestLinkedSteps(t *testing.T) {
 	if err := errors.Join(os.Rename(c.Dir, all), os.Symlink(all, c.Dir)); err != nil {
 		t.Fatal(err)
 	}
-	mustBe(t, c, 20)
+	wantNewest(t, c, 20)
 	for _, gone := range []string{moved, all} {
 		if err := os.Rename(gone, gone+"-unmounted"); err != nil {
 			t.Fatal(err)

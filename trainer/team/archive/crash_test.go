@@ -178,7 +178,7 @@ func TestCrash(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
 			j := &journal{root: root}
-			w := testTeam{t, root, c.shared, unsynced{}}
+			w := testTeam{t, root, c.shared, noSyncFS{}}
 			var from *Manifest
 			if c.before > 0 {
 				m := w.commit(1, w.train(1, nil))
@@ -199,7 +199,7 @@ func TestCrash(t *testing.T) {
 			w.prune()
 			sawOld, sawNew := false, false
 			j.crashes(t, before, []int{trained, committed, evaluated}, func(crash crash) {
-				w, done, how := testTeam{t, crash.dir, c.shared, unsynced{}}, crash.done, crash.how
+				w, done, how := testTeam{t, crash.dir, c.shared, noSyncFS{}}, crash.done, crash.how
 				at := w.start()
 				switch {
 				case at.Step != c.before && at.Step != next && at.Step != -1, at.Step == -1 && c.before > 0:
@@ -249,7 +249,7 @@ func TestCrashInGoBack(t *testing.T) {
 		}
 	}
 	j.crashes(t, before, []int{len(j.ops)}, func(c crash) {
-		w := testTeam{t, c.dir, true, unsynced{}}
+		w := testTeam{t, c.dir, true, noSyncFS{}}
 		at := w.start()
 		if c.done == len(j.ops) && (at.Step != 1 || at.Digest != m1.Digest) || at.Step != 1 && at.Step != 2 {
 			t.Fatalf("%s: the team starts at step %d, %s", c.how, at.Step, at.Digest)

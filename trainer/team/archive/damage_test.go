@@ -15,7 +15,7 @@ import (
 // TestDamage damages every file of a checkpoint: it flips one bit anywhere, removes one byte, or removes the file.
 // The damage is found before the checkpoint is loaded, the error names the file, and the previous checkpoint is used.
 func TestDamage(t *testing.T) {
-	w := testTeam{t, t.TempDir(), true, unsynced{}}
+	w := testTeam{t, t.TempDir(), true, noSyncFS{}}
 	m1 := w.commit(1, w.train(1, nil))
 	m := w.commit(2, w.train(2, &m1))
 	w.setResults(2)
@@ -32,7 +32,7 @@ func TestDamage(t *testing.T) {
 	}
 	for _, path := range paths {
 		times := 0
-		for how := range harm(t, filepath.Join(c.StepDir(2), path)) {
+		for how := range eachDamage(t, filepath.Join(c.StepDir(2), path)) {
 			_, err := c.Verify(2)
 			if path != resultsFile {
 				golden.WantError(t, err, path, c.StepDir(2))
@@ -57,14 +57,14 @@ func TestDamage(t *testing.T) {
 	if _, skipped, _ := c.Offers(); len(skipped) != 0 {
 		t.Errorf("a step without results: %v", skipped)
 	}
-	mustBe(t, c, 2)
+	wantNewest(t, c, 2)
 }
 
 const flippedBit = "a bit flipped"
 
-// harm damages a file in one way after another, yields the name of each, and finally restores
+// eachDamage damages a file in one way after another, yields the name of each, and finally restores
 // the file. It flips a bit in each byte of a small file, and in some bytes of others.
-func harm(t *testing.T, path string) func(yield func(how string) bool) {
+func eachDamage(t *testing.T, path string) func(yield func(how string) bool) {
 	return func(yield func(string) bool) {
 		original, err := os.ReadFile(path)
 		if err != nil {
@@ -101,7 +101,7 @@ func harm(t *testing.T, path string) func(yield func(how string) bool) {
 
 // TestDamagedLedger damages a ledger. Only damage before a checkpoint's mark matters.
 func TestDamagedLedger(t *testing.T) {
-	w := testTeam{t, t.TempDir(), true, unsynced{}}
+	w := testTeam{t, t.TempDir(), true, noSyncFS{}}
 	m1 := w.commit(1, w.train(1, nil))
 	w.commit(2, w.train(2, &m1))
 	c := w.checkpoints("solver")

@@ -13,15 +13,15 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
-// unsynced is the real file system, except that it does not wait for the disk.
-type unsynced struct{ durable.OS }
+// noSyncFS is the real file system, except that it does not wait for the disk.
+type noSyncFS struct{ durable.OS }
 
 type unsyncedFile struct{ durable.WriteFile }
 
 func (unsyncedFile) Sync() error           { return nil }
-func (unsynced) SyncDir(path string) error { return nil }
+func (noSyncFS) SyncDir(path string) error { return nil }
 
-func (u unsynced) Create(path string) (durable.WriteFile, error) {
+func (u noSyncFS) Create(path string) (durable.WriteFile, error) {
 	f, err := u.OS.Create(path)
 	return unsyncedFile{f}, err
 }

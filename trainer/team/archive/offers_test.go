@@ -15,7 +15,7 @@ import (
 // TestOffers checks that an evaluated step is offered with its results and without them, newest
 // first, and that workers with separate folders make equal offers.
 func TestOffers(t *testing.T) {
-	w := testTeam{t, t.TempDir(), false, unsynced{}}
+	w := testTeam{t, t.TempDir(), false, noSyncFS{}}
 	m1 := w.commit(1, w.train(1, nil))
 	w.setResults(1)
 	m2 := w.commit(2, w.train(2, &m1))

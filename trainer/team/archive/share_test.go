@@ -59,13 +59,13 @@ func TestUnchangedWeightsAreOneFile(t *testing.T) {
 	if one(3, 4, "solver") {
 		t.Error("a damaged file was reused")
 	}
-	save(5, Checkpoints{Dir: c.Dir, FS: linkless{}})
+	save(5, Checkpoints{Dir: c.Dir, FS: noLinkFS{}})
 	if one(4, 5, "solver") {
 		t.Error("the file is linked on a file system without links")
 	}
 }
 
-// linkless is a file system without hard links.
-type linkless struct{ durable.OS }
+// noLinkFS is a file system without hard links.
+type noLinkFS struct{ durable.OS }
 
-func (linkless) Link(string, string) error { return syscall.EPERM }
+func (noLinkFS) Link(string, string) error { return syscall.EPERM }

@@ -18,8 +18,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// guarded is a redis-server behind TLS whose only users are an admin and the users that a test adds.
-type guarded struct {
+// tlsServer is a redis-server behind TLS whose only users are an admin and the users that a test adds.
+type tlsServer struct {
 	admin *redis.Client
 	url   string // without a user
 	cert  string
@@ -27,16 +27,16 @@ type guarded struct {
 
 const secret = "geheim"
 
-func startGuarded(t *testing.T) *guarded {
+func startGuarded(t *testing.T) *tlsServer {
 	server := startRedis(t, redisserver.StartTLS, "--appendonly", "yes",
 		"--user", "default", "off", "--user", "admin", "on", ">"+secret, "~*", "&*", "+@all")
-	g := &guarded{url: server.URL(), cert: server.CertFile}
+	g := &tlsServer{url: server.URL(), cert: server.CertFile}
 	g.admin = g.client(t, "admin")
 	return g
 }
 
 // client returns a plain Redis client that is logged in as a user.
-func (g *guarded) client(t *testing.T, user string) *redis.Client {
+func (g *tlsServer) client(t *testing.T, user string) *redis.Client {
 	pem, err := os.ReadFile(g.cert)
 	must(t, err)
 	roots := x509.NewCertPool()
@@ -46,7 +46,7 @@ func (g *guarded) client(t *testing.T, user string) *redis.Client {
 }
 
 // let gives a user its rules.
-func (g *guarded) let(t *testing.T, user string, rules []string) {
+func (g *tlsServer) let(t *testing.T, user string, rules []string) {
 	args := []any{"ACL", "SETUSER", user, "reset", ">" + secret}
 	for _, r := range rules {
 		args = append(args, r)
@@ -54,11 +54,11 @@ func (g *guarded) let(t *testing.T, user string, rules []string) {
 	must(t, g.admin.Do(t.Context(), args...).Err())
 }
 
-func (g *guarded) open(ctx context.Context, user string) (*Store, error) {
+func (g *tlsServer) open(ctx context.Context, user string) (*Store, error) {
 	return g.openAside(ctx, user, "")
 }
 
-func (g *guarded) openAside(ctx context.Context, user, aside string) (*Store, error) {
+func (g *tlsServer) openAside(ctx context.Context, user, aside string) (*Store, error) {
 	return Open(ctx, withDefaults(Options{Aside: aside, URL: g.url, Username: user, Password: secret, TLS: TLSOptions{CAFile: g.cert}, Timeout: 5 * time.Minute}))
 }
 
@@ -72,7 +72,7 @@ func story(ctx context.Context, raw *redis.Client, open func(ctx context.Context
 				return err
 			}
 			defer s.Close()
-			if members[agent], err = s.Join(ctx, agent, team, silent); err != nil {
+			if members[agent], err = s.Join(ctx, agent, team, ignore); err != nil {
 				return err
 			}
 			// The place is taken now, so a second worker of the agent is refused.
@@ -382,7 +382,7 @@ func TestUserIsTakenAway(t *testing.T) {
 	s, err := g.open(t.Context(), "test-boss")
 	must(t, err)
 	defer s.Close()
-	m, err := s.Join(t.Context(), "boss", team, silent)
+	m, err := s.Join(t.Context(), "boss", team, ignore)
 	must(t, err)
 	must(t, m.Phases.Begin(t.Context(), TrainPhase(0), Plan{Queries: []string{"q"}, Rollouts: 1}))
 	must(t, g.admin.Do(t.Context(), "ACL", "DELUSER", "test-boss").Err())
@@ -401,7 +401,7 @@ func TestUserIsTakenAway(t *testing.T) {
 	s, err = g.open(t.Context(), "test-help")
 	must(t, err)
 	defer s.Close()
-	_, err = s.Join(t.Context(), "boss", team, silent)
+	_, err = s.Join(t.Context(), "boss", team, ignore)
 	if err == nil || !strings.Contains(err.Error(), "or is the user of another agent; `mgrpo store acl` prints the rights of each user") {
 		t.Errorf("joining as another user's agent: got error %v, want one with advice", err)
 	}

@@ -26,9 +26,9 @@ func TestStopThatIsNotAnnounced(t *testing.T) {
 func TestOnlyTheLostCount(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		o := Options{process: "the same"}
-		boss, err := b.open(t, Options{}).Join(t.Context(), "boss", team, silent)
+		boss, err := b.open(t, Options{}).Join(t.Context(), "boss", team, ignore)
 		must(t, err)
-		help, err := b.open(t, o).Join(t.Context(), "help", team, silent)
+		help, err := b.open(t, o).Join(t.Context(), "help", team, ignore)
 		must(t, err)
 		start(t, boss, help)
 		for i, next := range []struct {
@@ -38,8 +38,8 @@ func TestOnlyTheLostCount(t *testing.T) {
 			must(t, boss.Invocations.Submit(t.Context(), call(0)))
 			_, err := claimOne(t.Context(), help, TrainPhase(0))
 			must(t, err)
-			die(t, b, help)
-			help, err = b.open(t, Options{process: next.process}).Join(t.Context(), "help", team, silent)
+			killWorker(t, b, help)
+			help, err = b.open(t, Options{process: next.process}).Join(t.Context(), "help", team, ignore)
 			must(t, err)
 			if got := b.raw.HGet(t.Context(), "mgrpo:{test}:lost:step-0", call(0).ID()).Val(); got != next.lost {
 				t.Errorf("takeover %d: the invocation counts %q lost workers, want %q", i, got, next.lost)
@@ -56,8 +56,8 @@ func TestLossesAreTrimmed(t *testing.T) {
 		must(t, boss.Invocations.Submit(t.Context(), call(0)))
 		_, err := claimOne(t.Context(), help, TrainPhase(0))
 		must(t, err)
-		die(t, b, help)
-		die(t, b, boss)
+		killWorker(t, b, help)
+		killWorker(t, b, boss)
 		boss, _ = pair(t, b, Options{})
 		keys := []string{"mgrpo:{test}:lost:step-0", "mgrpo:{test}:losses"}
 		for _, key := range keys {
@@ -97,7 +97,7 @@ func TestManyAtOnce(t *testing.T) {
 		}
 		claim(2, 0, 1)
 		must(t, help.Invocations.Complete(t.Context(), call(0), Result{Text: "ok"}))
-		die(t, b, help) // it had claimed 1 and not answered it
+		killWorker(t, b, help) // it had claimed 1 and not answered it
 		help = join(t, b.open(t, o), "help")
 		start(t, help)
 		claim(3, 0, 2)

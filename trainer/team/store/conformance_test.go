@@ -110,7 +110,7 @@ func TestTakeover(t *testing.T) {
 		must(t, dead.Invocations.Complete(t.Context(), first, Result{Text: "answered"}))
 		second, err := claimOne(t.Context(), dead, TrainPhase(0))
 		must(t, err)
-		die(t, b, dead)
+		killWorker(t, b, dead)
 		must(t, boss.Phases.End(t.Context(), TrainPhase(0)))
 
 		heir := join(t, b.open(t, Options{}), "help")
@@ -167,7 +167,7 @@ func TestPoison(t *testing.T) {
 				}
 				must(t, m.Invocations.Complete(t.Context(), harmless, Result{Text: "ok"}))
 			}
-			die(t, b, help)
+			killWorker(t, b, help)
 			help = join(t, b.open(t, o), "help")
 			start(t, help)
 		}
@@ -187,7 +187,7 @@ func TestSecondWorkerIsRefused(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		o := Options{Lease: 5 * time.Second}
 		join(t, b.open(t, o), "boss")
-		_, err := b.open(t, o).Join(t.Context(), "boss", team, silent)
+		_, err := b.open(t, o).Join(t.Context(), "boss", team, ignore)
 		if want := "store: another worker of boss is alive in run test, or was within its lease of "; err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got error %v, want %s", err, want)
 		}
@@ -200,7 +200,7 @@ func TestHandshakeSaysWhatDiffers(t *testing.T) {
 		join(t, b.open(t, o), "boss")
 		other := team
 		other.Agents, other.Config = []string{"boss", "help", "aide"}, map[string]string{"run.seed": "18", "x": "1"}
-		_, err := b.open(t, o).Join(t.Context(), "help", other, silent)
+		_, err := b.open(t, o).Join(t.Context(), "help", other, ignore)
 		want := "store: help differs from the worker(s) of boss: agents [boss help aide] here, [boss help] there; run.seed: 18 here, 17 there; x: 1 here, absent there"
 		if err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
@@ -214,7 +214,7 @@ func TestOtherProtocol(t *testing.T) {
 		boss := join(t, b.open(t, Options{}), "boss")
 		other := fmt.Sprintf(`{"protocol":%d,"agents":["boss","help"],"config":{"run.seed":"17"},"deterministic":true}`, ProtocolVersion+1)
 		must(t, b.raw.HSet(t.Context(), boss.place.key("meta"), "agreement", other).Err())
-		_, err := b.open(t, Options{}).Join(t.Context(), "help", team, silent)
+		_, err := b.open(t, Options{}).Join(t.Context(), "help", team, ignore)
 		want := fmt.Sprintf("store: help differs from the worker(s) of boss: protocol version %d here, %d there", ProtocolVersion, ProtocolVersion+1)
 		if err == nil || err.Error() != want {
 			t.Errorf("got error %v, want %s", err, want)
@@ -374,7 +374,7 @@ func TestBarrier(t *testing.T) {
 		alone := func(agents []string) { t.Errorf("help waits for %v, want no wait", agents) }
 		must(t, help.Round.Barrier(ctx, Ready, alone))
 		must(t, <-met)
-		die(t, b, help)
+		killWorker(t, b, help)
 		help = join(t, b.open(t, Options{}), "help")
 		must(t, help.Round.Barrier(ctx, Ready, alone))
 		must(t, help.Leave(ctx))
@@ -409,12 +409,12 @@ func TestOver(t *testing.T) {
 		}()
 		<-waits // it waits for the old lease
 		must(t, help.Leave(ctx))
-		die(t, b, boss)
+		killWorker(t, b, boss)
 		if err := <-over; !errors.Is(err, ErrRunComplete) {
 			t.Errorf("a finished worker joins after the run: got error %v, want ErrRunComplete", err)
 		}
 		join(t, again, "boss")
-		if m, err := b.open(t, Options{}).Join(ctx, "help", done, silent); err != nil {
+		if m, err := b.open(t, Options{}).Join(ctx, "help", done, ignore); err != nil {
 			t.Errorf("a finished worker joins a new round: got error %v", err)
 		} else {
 			must(t, m.Leave(ctx))

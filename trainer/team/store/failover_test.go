@@ -13,8 +13,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 
-// watched starts a master, a replica and a Sentinel for one test.
-func watched(t *testing.T) (f *fleet, master, replica *redisserver.Server) {
+// startReplicated starts a master, a replica and a Sentinel for one test.
+func startReplicated(t *testing.T) (f *fleet, master, replica *redisserver.Server) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts several servers")
@@ -36,7 +36,7 @@ func promoted(t *testing.T, replica *redisserver.Server) {
 // through the new master, and no invocation is claimed twice.
 func TestFailover(t *testing.T) {
 	t.Parallel()
-	f, master, replica := watched(t)
+	f, master, replica := startReplicated(t)
 	boss, help := join(t, openAt(t, f.url, Options{}), "boss"), join(t, openAt(t, f.url, Options{}), "help")
 	start(t, boss, help)
 	const n = 40
@@ -52,7 +52,7 @@ func TestFailover(t *testing.T) {
 // them: the next version is refused, and a wait for the answer to a lost invocation ends at its deadline.
 func TestFailoverThatLosesWrites(t *testing.T) {
 	t.Parallel()
-	f, master, replica := watched(t)
+	f, master, replica := startReplicated(t)
 	o := Options{Timeout: 30 * time.Second, Lease: time.Hour}
 	boss, help := join(t, openAt(t, f.url, o), "boss"), join(t, openAt(t, f.url, o), "help")
 	start(t, boss, help)

@@ -206,7 +206,7 @@ func TestNetworkStaysBad(t *testing.T) {
 			server := startServer(t)
 			l := newLink(t, server)
 			s := openAt(t, l.url, Options{Lease: time.Hour})
-			boss, err := s.Join(t.Context(), "boss", team, silent)
+			boss, err := s.Join(t.Context(), "boss", team, ignore)
 			must(t, err)
 			s.opt.Timeout = time.Second
 			v := call(0)
@@ -214,7 +214,7 @@ func TestNetworkStaysBad(t *testing.T) {
 			t.Cleanup(func() { l.heal(t) })
 			began := time.Now()
 			calls := map[string]func(context.Context) error{
-				"a place for help":  func(ctx context.Context) error { _, err := s.Join(ctx, "help", team, silent); return err },
+				"a place for help":  func(ctx context.Context) error { _, err := s.Join(ctx, "help", team, ignore); return err },
 				"being ready":       func(ctx context.Context) error { return boss.Round.Barrier(ctx, Ready, func([]string) {}) },
 				"the plan of":       func(ctx context.Context) error { return boss.Phases.Begin(ctx, TrainPhase(0), Plan{Rollouts: 1}) },
 				"the beginning of":  func(ctx context.Context) error { _, err := boss.Phases.Plan(ctx, TrainPhase(0)); return err },
@@ -244,15 +244,15 @@ func TestNetworkStaysBad(t *testing.T) {
 			}
 			var all sync.WaitGroup
 			for what, do := range calls {
-				all.Go(func() { late(t, what, began, do) })
+				all.Go(func() { checkTimeout(t, what, began, do) })
 			}
 			all.Wait()
 		})
 	}
 }
 
-// late makes a call that cannot succeed, and checks its error.
-func late(t *testing.T, what string, began time.Time, call func(context.Context) error) {
+// checkTimeout makes a call that cannot succeed, and checks its error.
+func checkTimeout(t *testing.T, what string, began time.Time, call func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	err := call(ctx)

@@ -28,8 +28,8 @@ type event struct {
 	unknown, conflict, fenced, refused bool // result: all false after a success
 }
 
-// known is the state of the sequential model: one invocation, and help's version.
-type known struct {
+// modelState is the state of the sequential model: one invocation, and help's version.
+type modelState struct {
 	task, answer string
 	handed       bool // the worker of this epoch has claimed the invocation
 	epoch        int64
@@ -37,7 +37,7 @@ type known struct {
 }
 
 // follows reports whether an event can happen in a state, and returns the next state.
-func follows(s known, e event) (bool, known) {
+func follows(s modelState, e event) (bool, modelState) {
 	old := e.epoch < s.epoch
 	if e.fenced { // the first attempt may have taken effect, with its reply lost
 		if old {
@@ -163,8 +163,8 @@ func (h *history) check(t *testing.T) {
 			}
 			return out
 		},
-		Init: func() any { return known{} },
-		Step: func(state, input, _ any) (bool, any) { return follows(state.(known), input.(event)) },
+		Init: func() any { return modelState{} },
+		Step: func(state, input, _ any) (bool, any) { return follows(state.(modelState), input.(event)) },
 	}
 	for _, part := range model.Partition(h.ops) {
 		whole := model
@@ -191,13 +191,13 @@ func TestHistory(t *testing.T) {
 	h := &history{began: time.Now()}
 	o := Options{Timeout: time.Hour, Lease: time.Hour} // no lease expires during the test
 	boss := join(t, openAt(t, links[0].url, o), "boss")
-	first, err := openAt(t, links[1].url, o).Join(t.Context(), "help", team, silent)
+	first, err := openAt(t, links[1].url, o).Join(t.Context(), "help", team, ignore)
 	must(t, err)
 	start(t, boss, first)
 
 	ctx, stop := context.WithCancel(t.Context())
 	var faulty, clients, asking sync.WaitGroup
-	faulty.Go(func() { trouble(ctx, t, server, links) })
+	faulty.Go(func() { injectFaults(ctx, t, server, links) })
 	const n = 40
 	for c := range 4 {
 		asking.Go(func() { askAll(ctx, h, boss, c, n) })
@@ -241,7 +241,7 @@ func takeOver(ctx context.Context, t *testing.T, h *history, server *redisserver
 			able.Offers = append(able.Offers, Offer{Version: v, Digest: "d"})
 		}
 		var err error
-		if heir, err = s.Join(ctx, "help", able, silent); err == nil {
+		if heir, err = s.Join(ctx, "help", able, ignore); err == nil {
 			e.epoch = heir.Epoch()
 		}
 		return err
@@ -249,8 +249,8 @@ func takeOver(ctx context.Context, t *testing.T, h *history, server *redisserver
 	return heir
 }
 
-// trouble breaks and mends links, and kills the server now and then.
-func trouble(ctx context.Context, t *testing.T, server *redisserver.Server, links []*link) {
+// injectFaults breaks and mends links, and kills the server now and then.
+func injectFaults(ctx context.Context, t *testing.T, server *redisserver.Server, links []*link) {
 	r := rand.New(rand.NewPCG(1, 2))
 	kinds := []string{"cut", "in pieces", "reset before the reply", "closed before the reply", "closed within a reply", "closed in a request"}
 	for round := 0; ctx.Err() == nil; round++ {

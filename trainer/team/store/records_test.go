@@ -151,7 +151,7 @@ func TestStatusFromInside(t *testing.T) {
 	s, err := Open(t.Context(), Options{Run: "alone"})
 	must(t, err)
 	closeAfter(t, s)
-	boss, err := s.Join(t.Context(), "boss", team, silent)
+	boss, err := s.Join(t.Context(), "boss", team, ignore)
 	must(t, err)
 	st, err := boss.Display.Status(t.Context())
 	if err != nil || len(st.Agents) != 2 || !st.Agents[0].Alive || st.Agents[1].Alive {

@@ -18,7 +18,7 @@ func TestOffersAreRenewed(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
 		join := func(agent string, h JoinRequest) *Member {
-			m, err := b.open(t, Options{}).Join(ctx, agent, h, silent)
+			m, err := b.open(t, Options{}).Join(ctx, agent, h, ignore)
 			must(t, err)
 			return m
 		}
@@ -57,7 +57,7 @@ func TestOffersAreRenewed(t *testing.T) {
 		broken := errors.New("the disk is broken")
 		h := from()
 		h.Renew = func() ([]Offer, bool, error) { return nil, false, broken }
-		if _, err := b.open(t, Options{Run: "another"}).Join(ctx, "help", h, silent); !errors.Is(err, broken) {
+		if _, err := b.open(t, Options{Run: "another"}).Join(ctx, "help", h, ignore); !errors.Is(err, broken) {
 			t.Errorf("checkpoints could not be looked up: got error %v, want %v", err, broken)
 		}
 	})
@@ -73,7 +73,7 @@ func TestRewind(t *testing.T) {
 			ctx := t.Context()
 			newRun := Options{Run: strings.ReplaceAll(name, " ", "-")}
 			join := func(agent string) *Member {
-				m, err := b.open(t, newRun).Join(ctx, agent, request, silent)
+				m, err := b.open(t, newRun).Join(ctx, agent, request, ignore)
 				must(t, err)
 				return m
 			}
@@ -83,7 +83,7 @@ func TestRewind(t *testing.T) {
 			if name == "older" {
 				must(t, dead.Versions.Publish(ctx, 5))
 			}
-			die(t, b, dead)
+			killWorker(t, b, dead)
 			waits := make(chan string, 1)
 			heir := make(chan *Member)
 			go func() {
@@ -117,9 +117,9 @@ func TestRewind(t *testing.T) {
 				t.Errorf("%s: rounds %s and %s, want different ones; epochs %d and %d, want 2 more", name, dead.Round.Nonce(), again.Round.Nonce(), boss.Epoch(), boss2.Epoch())
 			}
 			must(t, again.Versions.Publish(ctx, 5)) // the next worker of help offers the checkpoint of it
-			die(t, b, again)
+			killWorker(t, b, again)
 			if name == "older" {
-				m, err := b.open(t, newRun).Join(ctx, "help", from(5, 4), silent)
+				m, err := b.open(t, newRun).Join(ctx, "help", from(5, 4), ignore)
 				must(t, err)
 				if again = m; start(t, again).Version != 5 {
 					t.Errorf("the takeover did not start from version 5, the newest one of its agent")
@@ -149,7 +149,7 @@ func TestReplacedWhileItWaits(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		for name, wait := range waits {
 			join := func(agent string) *Member {
-				m, err := b.open(t, Options{Run: name}).Join(t.Context(), agent, three, silent)
+				m, err := b.open(t, Options{Run: name}).Join(t.Context(), agent, three, ignore)
 				must(t, err)
 				return m
 			}

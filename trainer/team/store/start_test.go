@@ -26,7 +26,7 @@ func TestStart(t *testing.T) {
 			join := func(agent string, offers []Offer) *Member {
 				h := team
 				h.Offers = offers
-				m, err := b.open(t, o).Join(ctx, agent, h, silent)
+				m, err := b.open(t, o).Join(ctx, agent, h, ignore)
 				must(t, err)
 				return m
 			}
@@ -56,13 +56,13 @@ func TestDateOfTheRound(t *testing.T) {
 		join := func(agent, date string) *Member {
 			h := team
 			h.Offers = []Offer{{Version: FromStart, Date: date}}
-			m, err := b.open(t, Options{}).Join(t.Context(), agent, h, silent)
+			m, err := b.open(t, Options{}).Join(t.Context(), agent, h, ignore)
 			must(t, err)
 			return m
 		}
 		boss, help := join("boss", "2024-07-26"), join("help", "2024-07-26")
 		start(t, boss, help)
-		die(t, b, help)
+		killWorker(t, b, help)
 		help = join("help", "2024-07-27")
 		if s := start(t, help); !s.Follows || s.Date != "2024-07-26" {
 			t.Errorf("got start %+v, want the round's date, 2024-07-26", s)

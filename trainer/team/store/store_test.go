@@ -126,7 +126,7 @@ func rawClient(t *testing.T, o *redis.Options) *redis.Client {
 
 var team = JoinRequest{Agents: []string{"boss", "help"}, Config: map[string]string{"run.seed": "17"}, Offers: []Offer{{Version: FromStart}}, Deterministic: true}
 
-func silent(string) {}
+func ignore(string) {}
 
 // claimOne waits for one invocation and claims it.
 func claimOne(ctx context.Context, m *Member, p Phase) (Invocation, error) {
@@ -149,7 +149,7 @@ func from(versions ...int64) JoinRequest {
 // join takes a place, and leaves it at the end of the test.
 func join(t *testing.T, s *Store, agent string) *Member {
 	t.Helper()
-	m, err := s.Join(t.Context(), agent, team, silent)
+	m, err := s.Join(t.Context(), agent, team, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,8 +182,8 @@ func start(t *testing.T, members ...*Member) (s Start) {
 	return s
 }
 
-// die ends a worker as SIGKILL would: it no longer renews its lease. The lease is deleted at once.
-func die(t *testing.T, b backend, m *Member) {
+// killWorker ends a worker as SIGKILL would: it no longer renews its lease. The lease is deleted at once.
+func killWorker(t *testing.T, b backend, m *Member) {
 	t.Helper()
 	m.place.cancel(errors.New("killed"))
 	m.beats.Wait()
@@ -205,9 +205,9 @@ func call(i int) Invocation {
 func TestEmbedded(t *testing.T) {
 	s, err := Open(t.Context(), Options{Run: "alone"})
 	must(t, err)
-	boss, err := s.Join(t.Context(), "boss", team, silent)
+	boss, err := s.Join(t.Context(), "boss", team, ignore)
 	must(t, err)
-	help, err := s.Join(t.Context(), "help", team, silent)
+	help, err := s.Join(t.Context(), "help", team, ignore)
 	must(t, err)
 	must(t, boss.Invocations.Submit(t.Context(), call(0)))
 	v, err := claimOne(t.Context(), help, TrainPhase(0))
@@ -324,7 +324,7 @@ func TestServerGone(t *testing.T) {
 	s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket()}))
 	must(t, err)
 	closeAfter(t, s)
-	boss, err := s.Join(t.Context(), "boss", team, silent)
+	boss, err := s.Join(t.Context(), "boss", team, ignore)
 	must(t, err)
 	server.Kill()
 	s.opt.Timeout = time.Second

@@ -31,9 +31,9 @@ func TestForgottenRound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := startServer(t)
 			o := Options{Lease: time.Second}
-			boss, err := openAt(t, server.URL(), o).Join(t.Context(), "boss", team, silent)
+			boss, err := openAt(t, server.URL(), o).Join(t.Context(), "boss", team, ignore)
 			must(t, err)
-			help, err := openAt(t, server.URL(), o).Join(t.Context(), "help", team, silent)
+			help, err := openAt(t, server.URL(), o).Join(t.Context(), "help", team, ignore)
 			must(t, err)
 			start(t, boss, help)
 			must(t, boss.Invocations.Submit(t.Context(), call(0)))

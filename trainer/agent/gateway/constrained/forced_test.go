@@ -128,7 +128,7 @@ func forcedIsReadBack(t *testing.T, tok *tokenizer.Tokenizer, parameters json.Ra
 		t.Errorf("%s: %v", parameters, err)
 		return false
 	}
-	ids, ended := wander(t, tok, m, template.Stops().IDs[0], form, r)
+	ids, ended := randomWalk(t, tok, m, template.Stops().IDs[0], form, r)
 	if !ended {
 		return false
 	}
@@ -146,8 +146,8 @@ func forcedIsReadBack(t *testing.T, tok *tokenizer.Tokenizer, parameters json.Ra
 	return true
 }
 
-// wander writes random texts as far as the grammar allows them, and reports whether the call ended.
-func wander(t *testing.T, tok *tokenizer.Tokenizer, m *grammar.Matcher, stop int32, form agent.CallForm, r *rand.Rand) (ids []int32, ended bool) {
+// randomWalk writes random texts as far as the grammar allows them, and reports whether the call ended.
+func randomWalk(t *testing.T, tok *tokenizer.Tokenizer, m *grammar.Matcher, stop int32, form agent.CallForm, r *rand.Rand) (ids []int32, ended bool) {
 	t.Helper()
 	ends := append([]string{form.After}, ends...)
 	if form.Pairs != nil {

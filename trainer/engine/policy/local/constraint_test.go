@@ -16,21 +16,22 @@ func near(a, b float32, device string) bool {
 	return a == b || device != "cpu" && math.Abs(float64(a-b)) < 1e-4
 }
 
-// odd is a constraint that allows only odd tokens, `times` times. After that it allows no token, or fails with `fails` if that is set.
-type odd struct {
+// oddTokens is a constraint that allows only odd tokens, `times` times. After that it allows no token, or fails with `fails` if that is
+// set.
+type oddTokens struct {
 	times int
 	fails error
 	seen  []int32
 }
 
-func (o *odd) Allowed() ([]int32, error) {
+func (o *oddTokens) Allowed() ([]int32, error) {
 	if o.times--; o.times < 0 {
 		return make([]int32, 4), o.fails
 	}
 	return []int32{-0x55555556, -0x55555556, -0x55555556, -0x55555556}, nil
 }
 
-func (o *odd) Accept(id int32) error { o.seen = append(o.seen, id); return nil }
+func (o *oddTokens) Accept(id int32) error { o.seen = append(o.seen, id); return nil }
 
 // TestConstraint: a sequence samples only tokens that its constraint allows, and log-probs are finite. Other sequences in the same pass
 // sample the same tokens as without it. A constraint that allows no token or fails ends its own sequence with an error.
@@ -47,7 +48,7 @@ func testConstraint(t *testing.T, device string) {
 		t.Fatal(err)
 	}
 	failed := errors.New("it failed")
-	constraints := []policy.Constraint{&odd{times: 24}, nil, &odd{times: 5}, &odd{times: 5, fails: failed}}
+	constraints := []policy.Constraint{&oddTokens{times: 24}, nil, &oddTokens{times: 5}, &oddTokens{times: 5, fails: failed}}
 	outs, errs := make([]policy.Completion, 4), make([]error, 4)
 	var all sync.WaitGroup
 	for i, c := range constraints {
@@ -58,7 +59,7 @@ func testConstraint(t *testing.T, device string) {
 		t.Fatalf("constrained sequence: got %v, error %v; want 24 tokens", outs[0], errs[0])
 	}
 	for i, id := range outs[0].Tokens {
-		if id%2 != 1 || id != constraints[0].(*odd).seen[i] || !(outs[0].LogProbs[i] <= 0) || math.IsInf(float64(outs[0].LogProbs[i]), 0) {
+		if id%2 != 1 || id != constraints[0].(*oddTokens).seen[i] || !(outs[0].LogProbs[i] <= 0) || math.IsInf(float64(outs[0].LogProbs[i]), 0) {
 			t.Errorf("token %d: got %d with log-prob %v, want an odd token with a finite log-prob", i, id, outs[0].LogProbs[i])
 		}
 	}

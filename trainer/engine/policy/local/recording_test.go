@@ -65,9 +65,9 @@ func TestPartsOfAPass(t *testing.T) {
 	}
 }
 
-// alike compares first turns on two devices, which may round differently. Log-probs must agree up to the first token that differs, and
-// nine of ten turns must have equal tokens.
-func alike(t *testing.T, got, want [][2]policy.Completion) {
+// compareFirstTurns compares first turns on two devices, which may round differently. Log-probs must agree up to the first token that
+// differs, and nine of ten turns must have equal tokens.
+func compareFirstTurns(t *testing.T, got, want [][2]policy.Completion) {
 	t.Helper()
 	same := 0
 	for i := range want {
@@ -99,7 +99,7 @@ func TestGPU(t *testing.T) {
 	for _, c := range []Options{{Slots: 16}, {Slots: 6}, {Slots: 16, NoRecordings: true}} {
 		t.Run(fmt.Sprintf("%d slots, NoRecordings %v", c.Slots, c.NoRecordings), func(t *testing.T) {
 			e := testEngine(t, testModelOn(t, devices[1], 1, false), c)
-			alike(t, run(t, e, reqs, 16, inOrder(len(reqs))), want)
+			compareFirstTurns(t, run(t, e, reqs, 16, inOrder(len(reqs))), want)
 			if recorded := len(e.engine.executor.recordings) > 0; recorded == c.NoRecordings || !allRecorded(e) {
 				t.Errorf("got recordings %v, want some: %v", e.engine.executor.recordings, !c.NoRecordings)
 			}
@@ -180,22 +180,22 @@ func TestTenantsComeAndGo(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, NoRecordings %v", device, plain), func(t *testing.T) {
 				base := testModelOn(t, device, 1, false)
 				opt := Options{Slots: 16, NoRecordings: plain}
-				a, b := adapted(t, base, 3).Model(), adapted(t, base, 5, "q_proj", "down_proj").Model()
+				a, b := randomAdapters(t, base, 3).Model(), randomAdapters(t, base, 5, "q_proj", "down_proj").Model()
 				wantA, wantB := run(t, testEngine(t, a, opt), reqs, 8, inOrder(len(reqs))), run(t, testEngine(t, b, opt), reqs, 8, inOrder(len(reqs)))
 				e := testShared(t, base, opt)
 				first := join(t, e, a, TenantOptions{})
-				alike(t, run(t, first, reqs, 8, inOrder(len(reqs))), wantA)
+				compareFirstTurns(t, run(t, first, reqs, 8, inOrder(len(reqs))), wantA)
 				second := join(t, e, b, TenantOptions{})
 				var gotA [][2]policy.Completion
 				var asked sync.WaitGroup
 				asked.Go(func() { gotA = run(t, first, reqs, 8, inOrder(len(reqs))) })
-				alike(t, run(t, second, reqs, 8, inOrder(len(reqs))), wantB)
+				compareFirstTurns(t, run(t, second, reqs, 8, inOrder(len(reqs))), wantB)
 				asked.Wait()
-				alike(t, gotA, wantA)
+				compareFirstTurns(t, gotA, wantA)
 				if err := first.Close(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				alike(t, run(t, second, reqs, 8, inOrder(len(reqs))), wantB)
+				compareFirstTurns(t, run(t, second, reqs, 8, inOrder(len(reqs))), wantB)
 			})
 		}
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/weights"
 )
 
-// adapted returns random adapters of a model, large enough to change the sampled tokens.
-func adapted(t *testing.T, base *model.Model, r int, targets ...string) *model.Adapters {
+// randomAdapters returns random adapters of a model, large enough to change the sampled tokens.
+func randomAdapters(t *testing.T, base *model.Model, r int, targets ...string) *model.Adapters {
 	t.Helper()
 	spec := lora.New(r, 0, false, targets)
 	layout, err := spec.Layout(base.Config)
@@ -108,8 +108,8 @@ func together(t *testing.T, e *Engine, reqs []policy.Request, tenants ...*Tenant
 	return out
 }
 
-// eight returns eight requests, two of each prompt.
-func eight(newTokens int) (out []policy.Request) {
+// eightRequests returns eight requests, two of each prompt.
+func eightRequests(newTokens int) (out []policy.Request) {
 	for i := range 8 {
 		prompt := make([]int32, 5+i/2*9)
 		for j := range prompt {
@@ -138,9 +138,9 @@ func TestTenantsInOneBatch(t *testing.T) {
 		"quantised": {quantised, []string{"q_proj", "gate_proj"}, 4, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			base, reqs := c.base(t), eight(c.tokens)
+			base, reqs := c.base(t), eightRequests(c.tokens)
 			first := []string{"q_proj", "k_proj", "v_proj", "o_proj"}
-			models := []*model.Model{adapted(t, base, 3, first...).Model(), base, adapted(t, base, 5, c.targets...).Model()}
+			models := []*model.Model{randomAdapters(t, base, 3, first...).Model(), base, randomAdapters(t, base, 5, c.targets...).Model()}
 			e := testShared(t, base, Options{Slots: 24, Context: 160})
 			var tenants []*Tenant
 			for _, m := range models {
@@ -194,7 +194,7 @@ func quantised(t *testing.T) *model.Model {
 func TestPrefixesAreTheTenantsOwn(t *testing.T) {
 	base := testModel(t, 1)
 	e := testShared(t, base, Options{Slots: 4})
-	a, b := join(t, e, adapted(t, base, 3).Model(), TenantOptions{}), join(t, e, adapted(t, base, 5).Model(), TenantOptions{})
+	a, b := join(t, e, randomAdapters(t, base, 3).Model(), TenantOptions{}), join(t, e, randomAdapters(t, base, 5).Model(), TenantOptions{})
 	r := policy.Request{Tokens: make([]int32, 70), Sampling: policy.Sampling{MaxNew: 3}}
 	together(t, e, []policy.Request{r}, a, b)
 	reused := func(when string, wantA, wantB int64) {
@@ -217,7 +217,7 @@ func TestPrefixesAreTheTenantsOwn(t *testing.T) {
 // these sample the same as without the update. An update is refused while sequences of the same tenant are in flight.
 func TestUpdateUnderAnothersFlight(t *testing.T) {
 	base := testModel(t, 1)
-	steady, learning := adapted(t, base, 3), adapted(t, base, 5)
+	steady, learning := randomAdapters(t, base, 3), randomAdapters(t, base, 5)
 	e := testShared(t, base, Options{Slots: 16})
 	a, b := join(t, e, steady.Model(), TenantOptions{}), join(t, e, learning.Model(), TenantOptions{})
 	r := policy.Request{Tokens: []int32{1, 2, 3}, Sampling: policy.Sampling{Temperature: 1, MaxNew: 140}}
@@ -264,7 +264,7 @@ func TestUpdateUnderAnothersFlight(t *testing.T) {
 // version that they began with. Their keys and values are from both versions and are not reused. Other tenants' sequences do not change.
 func TestOverlap(t *testing.T) {
 	base := testModel(t, 1)
-	learning, steady := adapted(t, base, 3), adapted(t, base, 5)
+	learning, steady := randomAdapters(t, base, 3), randomAdapters(t, base, 5)
 	e := testShared(t, base, Options{Slots: 16})
 	a, b := join(t, e, learning.Model(), TenantOptions{Overlap: true}), join(t, e, steady.Model(), TenantOptions{Overlap: true})
 	if a.Deterministic() {
@@ -310,7 +310,7 @@ func TestOverlap(t *testing.T) {
 // tenants continue, and the next one to join gets its number.
 func TestTenantLeaves(t *testing.T) {
 	base := testModel(t, 1)
-	leaving, staying := adapted(t, base, 3), adapted(t, base, 5)
+	leaving, staying := randomAdapters(t, base, 3), randomAdapters(t, base, 5)
 	e := testShared(t, base, Options{Slots: 16})
 	a, b := join(t, e, leaving.Model(), TenantOptions{}), join(t, e, staying.Model(), TenantOptions{})
 	r := policy.Request{Tokens: make([]int32, 40), Sampling: policy.Sampling{Temperature: 1, MaxNew: 100}}
@@ -338,7 +338,7 @@ func TestTenantLeaves(t *testing.T) {
 	if _, err := a.Generate(t.Context(), r); !errors.Is(err, policy.ErrClosed) {
 		t.Errorf("a request of the closed tenant: got error %v, want policy.ErrClosed", err)
 	}
-	next := join(t, e, adapted(t, base, 7).Model(), TenantOptions{})
+	next := join(t, e, randomAdapters(t, base, 7).Model(), TenantOptions{})
 	if next.number != a.number {
 		t.Errorf("the new tenant has number %d, want the free one, %d", next.number, a.number)
 	}
