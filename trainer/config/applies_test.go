@@ -75,7 +75,9 @@ func TestConditionsNameKeys(t *testing.T) {
 // TestExamplesLoad loads the configurations of the repository, and what a run saves of them.
 func TestExamplesLoad(t *testing.T) {
 	var files []string
-	for _, pattern := range []string{"../../examples/*/*.yaml", "../../bench/*/*.yaml", "../show/report/testdata/run/config.yaml"} {
+	for _, pattern := range []string{
+		"../../examples/*/*.yaml", "../../bench/*/*.yaml", "../../bench/studies/*/*.yaml", "../show/report/testdata/run/config.yaml",
+	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
