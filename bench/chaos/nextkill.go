@@ -326,8 +326,8 @@ func (c *chaos) arm(agent string) (at string, sleep bool) {
 	}
 	points := slices.Sorted(maps.Keys(c.counts[agent]))
 	if c.kills.uncovered(agent) {
-		unhit := c.kills.missedPhases(agent)
-		if some := slices.DeleteFunc(slices.Clone(points), func(p string) bool { return !slices.Contains(unhit, phaseOf(p)) }); len(some) > 0 {
+		missed := c.kills.missedPhases(agent)
+		if some := slices.DeleteFunc(slices.Clone(points), func(p string) bool { return !slices.Contains(missed, phaseOf(p)) }); len(some) > 0 {
 			points = some
 		}
 	}

@@ -13,7 +13,9 @@ type threadBudget struct {
 	mu    sync.Mutex
 	limit int // maximum of used after takeIdle; 0: takeIdle takes none
 	all   int // sum of the shares of open devices
-	used  int // threads of devices that run a job, and those of takeIdle; above all while a device runs a job with threads that are taken
+	// Threads of devices that run a job, and those of takeIdle. It is larger than `all` while a device runs a job and another one still
+	// uses its threads.
+	used int
 }
 
 // SetIdleThreadLimit allows the process's CPU devices to use the threads of idle devices (Scope.OnIdleThreads), with up to

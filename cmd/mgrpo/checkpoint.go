@@ -99,14 +99,14 @@ func (c *checkpointListCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	bestVersion, hasBest := bestVersion(all)
+	best, hasBest := bestVersion(all)
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "checkpoint\tsize\tdigest\tagents here\t")
 	for _, s := range all {
 		state := "complete"
 		if s.Fault != nil {
 			state = s.Fault.Error()
-		} else if hasBest && s.Manifest.Step == bestVersion {
+		} else if hasBest && s.Manifest.Step == best {
 			state += ", best"
 		}
 		fmt.Fprintf(t, "%s\t%s\t%.8s\t%s\t%s\n", s.Name, memory.Size(s.Bytes), s.Manifest.Digest, strings.Join(s.Agents, ","), state)

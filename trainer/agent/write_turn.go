@@ -29,7 +29,7 @@ func (c *Chat) Write(turn WrittenTurn) (string, error) {
 	turn = c.withTemplateThinking(turn)
 	switch {
 	case len(turn.Calls) == 0 && turn.Thinking == "", len(turn.Calls) > 0 && t.describes() && !t.history.calls && turn.Thinking == "":
-		return c.hermesText(turn), nil
+		return c.textWithCalls(turn), nil
 	case t.describes() && !t.history.calls && len(turn.Calls) > 0:
 		return "", errNoReasoning
 	}
@@ -70,9 +70,9 @@ func (c *Chat) withTemplateThinking(turn WrittenTurn) WrittenTurn {
 	return turn
 }
 
-// hermesText returns the text of a turn with calls in the Hermes format. If the template opens the turn's thinking, the text
+// textWithCalls returns the text of a turn, with its calls in the Hermes format. If the template opens the turn's thinking, the text
 // first closes it.
-func (c *Chat) hermesText(turn WrittenTurn) string {
+func (c *Chat) textWithCalls(turn WrittenTurn) string {
 	t, text := c.template, turn.Text
 	if len(turn.Calls) > 0 {
 		text = strings.TrimPrefix(text+"\n"+callformat.Hermes.Write(turn.Calls), "\n")

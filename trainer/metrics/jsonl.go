@@ -99,7 +99,7 @@ func (j *JSONL) write(line any, sync bool) {
 	j.err = err
 }
 
-// flush writes the remaining lines. After a failure it opens the file again, which ends a partly written line, and writes all
+// flush writes the unwritten lines. After a failure it opens the file again, which ends a partly written line, and writes all
 // of them again.
 func (j *JSONL) flush() (err error) {
 	if j.file == nil {

@@ -55,8 +55,8 @@ func (m *Model) wantWhole(op string) {
 	}
 }
 
-// gather allocates the memory of gatheredWeights and returns the leaves as views of it and of this rank's experts, which are in own, the
-// weights in share.
+// gather allocates the memory of gatheredWeights. It returns the leaves: views of that memory and, for experts, of own, which holds the
+// weights of this rank's share.
 func gather(s *torch.Scope, layout *arch.Layout, share ranks.Share, own *torch.Tensor) (g gatheredWeights, leaves []*torch.Tensor) {
 	var size int64
 	g.places, size = ranks.Arrange(Blocks(layout, true), ResidentLayers, ranks.Block.Gathered)

@@ -23,7 +23,7 @@ type Model struct {
 	Config arch.Config
 	Device *torch.Device
 	Layout *arch.Layout
-	folder sourceForm // that the model was loaded from
+	form   sourceForm // of the folder that the model was loaded from
 
 	Master *Buffer     // [Layout.Numel], or a rank's share: the weights that the optimizer updates and checkpoints save
 	share  ranks.Share // the share in Master; with Options.Gathered, the share in all buffers
@@ -136,14 +136,14 @@ func Load(ctx context.Context, dev *torch.Device, src *weights.Source, opt Optio
 		m.Close(ctx)
 		return nil, err
 	}
-	m.folder = sourceForm{src.Form(), src.Wide()}
+	m.form = sourceForm{src.Form(), src.Wide()}
 	return m, nil
 }
 
 // HF returns the content of a model folder, in the layout of the folder from which the model was loaded. read fills dst
 // with all values of a tensor.
 func (m *Model) HF(read func(name string, dst []float32) error) weights.HF {
-	return weights.HF{Config: m.Config, Read: read, Form: m.folder.form, Wide: m.folder.inF32}
+	return weights.HF{Config: m.Config, Read: read, Form: m.form.form, Wide: m.form.inF32}
 }
 
 // prepare makes a model without tensors.

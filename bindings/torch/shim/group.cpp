@@ -43,7 +43,7 @@ constexpr int64_t kAlign = 64;
 // The kinds of calls, which are part of the tags of messages.
 enum { kSum, kGather, kSend, kExchange, kAllToAll };
 
-// Messages that start together, and end together.
+// Messages that are started together, and waited for together.
 struct transfer {
   uint32_t number = 0;  // equal at every rank
   std::vector<int> peers;

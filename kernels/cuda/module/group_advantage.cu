@@ -1,5 +1,5 @@
 // The kernel of mgrpo_group_advantage_cuda (mgrpo/advantage.h) for float64 rewards, as a module that a program loads through the CUDA
-// driver. cuda/module.go launches it. gorgonia/cu passes parameters of at most 8 bytes, so the structs of the kernel are spread out here.
+// driver. cuda/kernel.go launches it. gorgonia/cu passes parameters of at most 8 bytes, so the structs of the kernel are spread out here.
 #include "advantage.cuh"
 
 // A block has kThreads threads and computes kThreads / kSmallGroupLanes groups at a time. *first must be -1 before the launch.

@@ -38,7 +38,7 @@ func (at *attempt) placeContinuation(t *turn, messages []message, all []chain, d
 	n := len(messages) - 1
 	for _, before := range at.forest.byHistory[all[n+1]] {
 		sameThinking := messages[n].Reasoning == "" || strings.TrimSpace(messages[n].Reasoning) == strings.TrimSpace(before.reply.thinking)
-		if before.out.Finish != policy.FinishStop && before.request.tools == d.key && sameThinking {
+		if before.out.Finish != policy.FinishStop && before.request.dialectKey == d.key && sameThinking {
 			t.parent = before
 			return before.root.add(t)
 		}

@@ -20,8 +20,8 @@ type forest struct {
 
 // turnID identifies a turn by what its requests have in common.
 type turnID struct {
-	history chain // chain of the messages before the turn
-	tools   string
+	history    chain // chain of the messages before the turn
+	dialectKey string
 }
 
 // turnInput is the part of a request that its turn keeps.
@@ -118,12 +118,12 @@ func (f *forest) findParent(chains []chain) *turn {
 	return nil
 }
 
-// findEqual finds the last turn of a request with the same messages and functions. If repeat is not negative, only the
+// findEqual finds the last turn of a request with the same messages, functions and template variables. If repeat is not negative, only the
 // root with that ordinal counts.
-func (f *forest) findEqual(history chain, tools string, repeat int) *turn {
+func (f *forest) findEqual(history chain, dialectKey string, repeat int) *turn {
 	for _, r := range slices.Backward(f.roots) {
 		for _, t := range slices.Backward(r.turns) {
-			if t.request.history == history && t.request.tools == tools && (repeat < 0 || repeat == r.repeat) {
+			if t.request.history == history && t.request.dialectKey == dialectKey && (repeat < 0 || repeat == r.repeat) {
 				return t
 			}
 		}
@@ -139,7 +139,7 @@ func (f *forest) findExisting(r turnID, c turnCall) *turn {
 	if wasRemoved {
 		f.removed[r]--
 	}
-	if t := f.findEqual(r.history, r.tools, c.repeat); t != nil && (c.retried && !wasRemoved || t.refused) {
+	if t := f.findEqual(r.history, r.dialectKey, c.repeat); t != nil && (c.retried && !wasRemoved || t.refused) {
 		return t
 	}
 	return nil

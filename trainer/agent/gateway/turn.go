@@ -78,7 +78,7 @@ type turnOptions struct {
 }
 
 // answer samples the turn that a request asks for, unless an earlier request asked for it, and makes the reply. The new
-// turn has its history and its tools, which identify it.
+// turn has its history and its dialect's key, which identify it.
 func (a *AgentServer) answer(ctx context.Context, c turnCall, fresh *turn, opt turnOptions) (*turn, error) {
 	at, rules, endRequest, err := a.enter(ctx, c.ticket)
 	if err != nil {
@@ -301,7 +301,7 @@ func (at *attempt) beginRoot(t *turn, c turnCall) error {
 // the messages before it in the same way.
 func (t *turn) extend(next *turn, template *agent.Template) (bool, error) {
 	fresh := templateMessages(next.request.messages, template.Neutral)[len(t.request.messages)+1:]
-	if next.request.tools != t.request.tools {
+	if next.request.dialectKey != t.request.dialectKey {
 		return false, nil
 	}
 	fits, err := template.Extends(templateMessages(t.request.messages, template.Neutral), t.reply.thinking != "", fresh)

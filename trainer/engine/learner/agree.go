@@ -38,7 +38,7 @@ func (g group) together(ctx context.Context, err error) error {
 	return err
 }
 
-// run runs f, which makes exchanges in the group, on a device. If f fails or cannot begin, this rank gives up the group,
+// run runs f, which makes exchanges in the group, on a device. If f fails or cannot begin, this rank aborts the group,
 // unless the error is a refusal, which all ranks share.
 func (g group) run(ctx context.Context, device *torch.Device, f func(s *torch.Scope) error) error {
 	err := device.Do(ctx, f)
@@ -63,7 +63,7 @@ func (g group) gatherRest(ctx context.Context, m *model.Model) error {
 
 // agree returns every rank's value, by rank. If any rank has an error, the lowest failed rank decides, or else the lowest refusing
 // one. It returns its error; the others return that error's text. So all ranks continue in the same way, and no rank waits for one
-// that has given up. A value has at most `most` bytes.
+// that has aborted it. A value has at most `most` bytes.
 func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]T, error) {
 	statuses, lost := exchangeStatus(ctx, g, mine, err, most)
 	if lost != nil {

@@ -26,7 +26,7 @@ func newGradient(s *torch.Scope, d *division, byLayer bool) *gradient {
 	}
 	if len(leaves) > 0 && (leaves[0].Leaf.DType() != torch.Float32 || d.model.Gathered()) {
 		g.sum = torch.KeptZeros(s, torch.Float32, d.share.Numel())
-		g.part = newPartial(s, d, byLayer)
+		g.part = newMicroGradient(s, d, byLayer)
 	} else {
 		g.sum = torch.KeptZeros(s, torch.Float32, d.params.Numel())
 		for _, p := range leaves {
@@ -128,9 +128,9 @@ type microGradient struct {
 	places []ranks.Placement // blocks of flat, in the order of their sums
 }
 
-// newPartial allocates the memory and makes the parameters accumulate into it.
+// newMicroGradient allocates the memory and makes the parameters accumulate into it.
 // byLayer is set if its backward passes go layer by layer.
-func newPartial(s *torch.Scope, d *division, byLayer bool) *microGradient {
+func newMicroGradient(s *torch.Scope, d *division, byLayer bool) *microGradient {
 	p := &microGradient{}
 	var size int64
 	turns := 0

@@ -19,7 +19,7 @@ func TestGradientByLayer(t *testing.T) {
 			if !layers {
 				inDevice(t, l.model, func(s *torch.Scope) {
 					l.grad.part.flat.Drop()
-					l.grad.part = newPartial(s, l.State.division, false)
+					l.grad.part = newMicroGradient(s, l.State.division, false)
 				})
 			}
 			return l

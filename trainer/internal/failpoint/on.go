@@ -13,7 +13,7 @@ import (
 )
 
 // Here marks a moment. Its name is the parts, joined by dots.
-func Here(parts ...string) { settingsOf().pass(strings.Join(parts, ".")) }
+func Here(parts ...string) { processSettings().pass(strings.Join(parts, ".")) }
 
 // Around marks two moments: PARTS.before when it is called, and PARTS.after when the function that it returns is called.
 func Around(parts ...string) (after func()) {
@@ -31,7 +31,7 @@ type settings struct {
 	stop      bool     // suspend the process instead of ending it
 }
 
-var settingsOf = sync.OnceValue(func() *settings {
+var processSettings = sync.OnceValue(func() *settings {
 	p := &settings{}
 	if path := os.Getenv(LogEnv); path != "" {
 		var err error

@@ -67,8 +67,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 }
 
 // Attempt sends a request and returns the reply and its body, which it has closed. A body of more than most bytes is an error. The error of
-// an incomplete reply is a Transient, unless the caller's ctx has ended or the server's certificate is not trusted. It does not contain
-// the address.
+// a request without a complete reply is a Transient, unless the caller's ctx has ended or the server's certificate is not trusted. Errors
+// do not contain the address.
 func Attempt(ctx context.Context, client *http.Client, r *http.Request, most int64) (*http.Response, []byte, error) {
 	var body []byte
 	reply, err := client.Do(r)

@@ -14,7 +14,7 @@ func init() {
 		partialRotary: 0.5,
 		Features:      Features{RotaryPairs: true},
 		write: func(c Config) map[string]any {
-			return map[string]any{"partial_rotary_factor": c.Rope.partial(c.HeadDim)}
+			return map[string]any{"partial_rotary_factor": c.Rope.partialFactor(c.HeadDim)}
 		},
 		layer: func(l *layer, c Config) {
 			l.inputNorm()

@@ -14,7 +14,7 @@ func init() {
 		partialRotary: 1,
 		read:          everyLayerSlides(0),
 		write: func(c Config) map[string]any {
-			object := map[string]any{"sliding_window": c.Windows.orNull(), "partial_rotary_factor": c.Rope.partial(c.HeadDim)}
+			object := map[string]any{"sliding_window": c.Windows.orNull(), "partial_rotary_factor": c.Rope.partialFactor(c.HeadDim)}
 			if long, ok := c.Rope.Scaling.(*RopeLong); ok {
 				object["max_position_embeddings"], object[originalPositions] = long.MaxPosition, long.OriginalMaxPosition
 			}

@@ -58,5 +58,5 @@ func readQwen35(k *keys, c *Config) {
 
 func writeQwen35(c Config) map[string]any {
 	return map[string]any{"layer_types": c.typesOfLayers(linearAttention, LayerConfig.Recurs), "attn_output_gate": true,
-		"partial_rotary_factor": c.Rope.partial(c.HeadDim)}
+		"partial_rotary_factor": c.Rope.partialFactor(c.HeadDim)}
 }

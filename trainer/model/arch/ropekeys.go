@@ -189,8 +189,8 @@ func (r Rope) section() map[string]any {
 	return r.Scaling.json()
 }
 
-// partial returns partial_rotary_factor for a written config.json.
-func (r Rope) partial(headDim int) json.Number {
+// partialFactor returns partial_rotary_factor for a written config.json.
+func (r Rope) partialFactor(headDim int) json.Number {
 	if r.Dim == 0 {
 		return decimal(1)
 	}

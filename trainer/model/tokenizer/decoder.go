@@ -79,7 +79,7 @@ func (r *decoderReader) add(c *component) {
 	case c.kind == "Replace":
 		change := replaceStep(c)
 		if r.growth = c.growthAfter(r.growth); c.err == nil {
-			r.vocab.change(change)
+			r.vocab.mapBytes(change)
 		}
 	case c.kind == "Metaspace":
 		r.addMetaspace(c)
@@ -103,7 +103,7 @@ func (r *decoderReader) addStrip(c *component) {
 		r.stripLeft, r.strip = start, content
 		return
 	}
-	r.vocab.change(func(s string) string {
+	r.vocab.mapBytes(func(s string) string {
 		for range start {
 			s = strings.TrimPrefix(s, content)
 		}
@@ -133,7 +133,7 @@ func (r *decoderReader) addMetaspace(c *component) {
 		c.fail("two such decoders are not supported")
 	case c.err != nil:
 	case scheme == "never":
-		r.vocab.change(func(s string) string { return strings.ReplaceAll(s, mark, " ") })
+		r.vocab.mapBytes(func(s string) string { return strings.ReplaceAll(s, mark, " ") })
 	default:
 		r.firstDrop = mark
 	}

@@ -134,11 +134,11 @@ func (v *vocabulary) register(a addedToken) error {
 	return nil
 }
 
-// change changes the bytes of each token.
-func (v *vocabulary) change(with func(string) string) {
+// mapBytes replaces the bytes of each token by the result of f.
+func (v *vocabulary) mapBytes(f func(string) string) {
 	for i := range v.tokens {
 		if v.tokens[i].present {
-			v.tokens[i].bytes = with(v.tokens[i].bytes)
+			v.tokens[i].bytes = f(v.tokens[i].bytes)
 		}
 	}
 }

@@ -170,7 +170,7 @@ func (o *opener) has(name string) bool {
 	return plain || packed || beside
 }
 
-// add registers a tensor of the given file in one of the maps of s, under its Hugging Face name. It refuses a name that any of the
+// add registers a tensor of the given file in one of the maps of o, under its Hugging Face name. It refuses a name that any of the
 // maps has.
 func add(o *opener, tensors map[string]tensor, file, name string, t tensor) error {
 	if o.has(name) {

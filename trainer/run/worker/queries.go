@@ -31,7 +31,8 @@ func trainingPositionOf(from *archive.Manifest) trainingPosition {
 	return trainingPosition{from.Step, from.Drawn}
 }
 
-// forPhase returns the queries of a phase and the number of rollouts of each. They depend on the run's seed and the phase only.
+// forPhase returns the queries of a phase and the number of rollouts of each. They are equal in every worker of a
+// run, because they depend only on the configuration, the phase and the checkpoint at which the run was resumed.
 func (qs queries) forPhase(p store.Phase) (drawn []task.Query, count int) {
 	if p.Evaluates() {
 		return task.HeldOut(qs.task, qs.cfg.Eval.Queries), qs.cfg.Eval.Samples

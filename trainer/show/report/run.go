@@ -62,7 +62,7 @@ func (r *run) lacks(format string, args ...any) {
 	r.missing = append(r.missing, fmt.Sprintf(format, args...))
 }
 
-// configure uses the first part that has a configuration.
+// configure uses the first folder that has a configuration.
 func (r *run) configure(folders []*runFolder) {
 	i := slices.IndexFunc(folders, func(p *runFolder) bool { return p.text != "" })
 	if i < 0 {

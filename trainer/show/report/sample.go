@@ -186,11 +186,11 @@ func (r *run) rolloutsOf(files []trajectoryFile, n int, tokenizers *tokenizers) 
 			r.lacks("%s: %d damaged trajectories of %s were skipped.", f.phase.label(), damaged, f.agent)
 		}
 		for _, l := range lines {
-			shownLine := tokenizers.show(l, slices.Index(r.agents, l.Agent))
+			trajectory := tokenizers.show(l, slices.Index(r.agents, l.Agent))
 			if l.isMain() {
-				at(l).Main = &shownLine
+				at(l).Main = &trajectory
 			} else {
-				at(l).Subs = append(at(l).Subs, shownLine)
+				at(l).Subs = append(at(l).Subs, trajectory)
 			}
 		}
 	}

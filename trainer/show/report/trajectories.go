@@ -42,7 +42,7 @@ type phase struct {
 	n    int64
 }
 
-// sortKey sorts phases as a run has them: the evaluation of version n comes before the step that trains version n.
+// sortKey orders phases as a run has them: the evaluation of version n comes before the step that trains version n.
 func (p phase) sortKey() int64 {
 	if p.eval {
 		return 2 * p.n

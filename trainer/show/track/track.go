@@ -68,8 +68,8 @@ func Forward(ctx context.Context, dir string, follow bool, to Tracker) (Sum, err
 	return Sum{}, err
 }
 
-// awaitFirstRecord waits for the first record of a run. The run has then written its configuration. begins returns false if there is
-// no record when until ends.
+// awaitFirstRecord waits for the first record of a run. The run has then written its configuration. It returns false if there is no record
+// when until ends.
 func awaitFirstRecord(until context.Context, dir string) (bool, error) {
 	for {
 		last := until.Err() != nil // records that were written before are still read

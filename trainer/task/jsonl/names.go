@@ -16,7 +16,7 @@ func (a missingFieldError) Error() string { return string(a) }
 // valueOf returns the value of a field of a row. The name is the name of a column, or otherwise
 // a path into a column. A path is names of fields and, in lists, positions counted from 0,
 // separated by dots, such as reward_model.ground_truth or answers.0.text. A column whose name
-// contains dots takes precedence over a path. The error is absent if there is no such field.
+// contains dots takes precedence over a path. The error is a missingFieldError if there is no such field.
 func valueOf(row object, name string) (json.RawMessage, error) {
 	return fieldOf(row, "the row", "", name)
 }

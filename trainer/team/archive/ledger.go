@@ -38,7 +38,7 @@ type LedgerMark struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// Ledger is an agent's file of LedgerLines, with one JSON object per line. A run only appends to it, or cuts it back to a
+// Ledger is an agent's file with one LedgerLine per line, as JSON. A run only appends to it, or cuts it back to a
 // checkpoint.
 type Ledger struct {
 	path   string

@@ -402,7 +402,7 @@ func TestUserIsTakenAway(t *testing.T) {
 	must(t, err)
 	defer s.Close()
 	_, err = s.Join(t.Context(), "boss", team, ignore)
-	if err == nil || !strings.Contains(err.Error(), "or is the user of another agent; `mgrpo store acl` prints the rights of each user") {
+	if err == nil || !strings.Contains(err.Error(), "or is the user of another agent; `mgrpo store acl` prints the permissions of each user") {
 		t.Errorf("joining as another user's agent: got error %v, want one with advice", err)
 	}
 }

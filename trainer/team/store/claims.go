@@ -181,18 +181,18 @@ type claim struct {
 // readClaims reads the script's reply. Its parts may come from any program.
 func readClaims(reply []any, stream, agent string, p Phase) (all []claim, err error) {
 	for i := 2; i == 2 || i < len(reply); i += 4 {
-		claim := claim{entry: clip(replyText(reply, i))}
-		key := stream + " " + claim.entry
-		if claim.Invocation, err = decode[Invocation](key, replyText(reply, i+1)); err != nil {
+		c := claim{entry: clip(replyText(reply, i))}
+		key := stream + " " + c.entry
+		if c.Invocation, err = decode[Invocation](key, replyText(reply, i+1)); err != nil {
 			return nil, err
 		}
-		if claim.Agent != agent || claim.Phase != p || claim.ID() != replyText(reply, i+2) {
-			return nil, &MalformedError{Key: key, Msg: "it is " + claim.ID() + " of " + claim.Phase.String()}
+		if c.Agent != agent || c.Phase != p || c.ID() != replyText(reply, i+2) {
+			return nil, &MalformedError{Key: key, Msg: "it is " + c.ID() + " of " + c.Phase.String()}
 		}
-		if claim.lost, err = strconv.Atoi(replyText(reply, i+3)); err != nil {
+		if c.lost, err = strconv.Atoi(replyText(reply, i+3)); err != nil {
 			return nil, &MalformedError{Key: key, Msg: fmt.Sprintf("%q is not a number of lost workers", clip(replyText(reply, i+3)))}
 		}
-		all = append(all, claim)
+		all = append(all, c)
 	}
 	return all, nil
 }

@@ -140,8 +140,8 @@ func (s *Store) advise(err error) error {
 	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
 		return advisedError{fmt.Errorf("%w: %s is a node of a cluster: add ?cluster=true to store.url", err, strings.Join(redisOpt.Addrs, ", "))}
 	case strings.HasPrefix(text, "NOPERM"), strings.Contains(text, "can't run this command"), strings.Contains(text, "can't access"):
-		return advisedError{fmt.Errorf("%w: user %s of %s lacks the right to do this, or is the user of another agent; `mgrpo store acl` prints the rights "+
-			"of each user",
+		return advisedError{fmt.Errorf("%w: user %s of %s lacks the permission to do this, or is the user of another agent; `mgrpo store acl` prints "+
+			"the permissions of each user",
 			err, user, strings.Join(redisOpt.Addrs, ", "))}
 	}
 	return err

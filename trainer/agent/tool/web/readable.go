@@ -56,7 +56,7 @@ func mainPart(root *html.Node) *html.Node {
 	return root
 }
 
-// find returns the first element, in the page's order, for which is returns true, or nil.
+// find returns the first element, in the page's order, for which matches returns true, or nil.
 func find(root *html.Node, matches func(*html.Node) bool) *html.Node {
 	for n := range root.Descendants() {
 		if n.Type == html.ElementNode && matches(n) {

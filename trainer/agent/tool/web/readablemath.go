@@ -61,7 +61,7 @@ func repeatsFormula(n *html.Node) bool {
 	return false
 }
 
-// hasMath reports whether an element is or contains MathML. It visits at most `left` nodes.
+// hasMath reports whether an element is or contains MathML. It visits at most `*budget` nodes.
 func hasMath(n *html.Node, budget *int) bool {
 	if *budget--; n.Data == "math" {
 		return true

@@ -93,9 +93,9 @@ func (p *pages) find(owner *Tenant, tokens []int32) (best prefix, soon bool) {
 		c := commonPrefix(seq.tokens, tokens, usable)
 		cached := min(c, seq.filled)
 		if p.states != nil {
-			cached = seq.resumable(seq.filled, cached)
+			cached = seq.longestResumable(seq.filled, cached)
 		}
-		if cached > best.reuse && p.resumable(seq, cached) {
+		if cached > best.reuse && p.canContinue(seq, cached) {
 			best = prefix{seq, cached}
 		}
 		if seq.busy && c > seq.filled && (p.states == nil || seq.requestSnapshot(c)) {
@@ -113,9 +113,9 @@ func firstSeen(g arch.CacheGroup, position int) int {
 	return max(0, position+1-g.Window) / arch.CacheBlock
 }
 
-// resumable reports whether a sequence can continue after the first n tokens of a cached sequence,
+// canContinue reports whether a sequence can continue after the first n tokens of a cached sequence,
 // n ≥ 1. Layers with a window may have freed blocks that the next token attends to.
-func (p *pages) resumable(seq *cachedSeq, n int) bool {
+func (p *pages) canContinue(seq *cachedSeq, n int) bool {
 	for g, group := range p.groups {
 		if i := firstSeen(group, n); i*arch.CacheBlock < n && seq.tables[g][i] == noBlock {
 			return false
@@ -262,9 +262,9 @@ func (p *pages) evict() bool {
 // after them.
 func (p *pages) truncate(seq *cachedSeq, n int) {
 	if p.states != nil {
-		n = seq.resumable(seq.filled, n)
+		n = seq.longestResumable(seq.filled, n)
 	}
-	if n > 0 && !p.resumable(seq, n) {
+	if n > 0 && !p.canContinue(seq, n) {
 		n = 0
 	}
 	if p.states != nil && n > 0 {

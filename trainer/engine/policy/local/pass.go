@@ -40,7 +40,7 @@ func planBatch(running []*sequence, limit int) *batch {
 			if (missing == 1) != decoding {
 				continue
 			}
-			n := q.state.cached.nextSnapshot(q.state.filled, min(missing, max(limit-rows, 0)))
+			n := q.state.cached.tokensToSnapshot(q.state.filled, min(missing, max(limit-rows, 0)))
 			if decoding {
 				n = 1
 			}

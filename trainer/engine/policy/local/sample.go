@@ -57,7 +57,7 @@ func tokensOf(ids, logp []int32) []token {
 }
 
 // constrain removes forbidden tokens from the logits of sequences with a constraint. If a sequence's constraint fails,
-// the sequence is broken and its row is unchanged.
+// its constraintErr is set and its row is unchanged.
 func constrain(s *torch.Scope, logits *torch.Tensor, ready []*sequence) {
 	vocab := logits.Size(1)
 	for i, q := range ready {

@@ -38,8 +38,8 @@ func newStates(n int) *states {
 	return s
 }
 
-// resumable returns the largest number of tokens, at most n, after which the cached sequence's state is kept.
-func (r *recurrence) resumable(filled, n int) int {
+// longestResumable returns the largest number of tokens, at most n, after which the cached sequence's state is kept.
+func (r *recurrence) longestResumable(filled, n int) int {
 	if r.state != noState && filled <= n {
 		return filled
 	}
@@ -64,8 +64,8 @@ func (r *recurrence) requestSnapshot(n int) bool {
 	return true
 }
 
-// nextSnapshot returns the number of tokens, at most n, up to the next wanted snapshot.
-func (r *recurrence) nextSnapshot(filled, n int) int {
+// tokensToSnapshot returns the number of tokens, at most n, up to the next wanted snapshot.
+func (r *recurrence) tokensToSnapshot(filled, n int) int {
 	if len(r.wanted) > 0 {
 		return min(n, r.wanted[0]-filled)
 	}

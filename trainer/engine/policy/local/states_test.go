@@ -96,7 +96,7 @@ func (c *contents) open(owner *Tenant, tokens []int32) *cachedSeq {
 // pass computes the cached sequence's next tokens, at most rows of them.
 func (c *contents) pass(seq *cachedSeq, rows int) {
 	c.t.Helper()
-	filled := seq.filled + seq.nextSnapshot(seq.filled, min(rows, len(seq.tokens)-seq.filled))
+	filled := seq.filled + seq.tokensToSnapshot(seq.filled, min(rows, len(seq.tokens)-seq.filled))
 	if !c.p.extend(seq, filled) {
 		c.t.Fatal("no block is free")
 	}

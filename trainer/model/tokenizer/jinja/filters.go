@@ -26,21 +26,23 @@ var filters map[string]methodOf[any]
 
 func init() { // set in init, because map itself looks up filters
 	filters = map[string]methodOf[any]{
-		"abs": absFilter, "attr": attrFilter, "batch": lazy(ofItems(batchFilter)), "capitalize": ofText(mapMethod(capitalize)), "count": lengthFilter,
+		"abs": absFilter, "attr": attrFilter, "batch": asGenerator(ofItems(batchFilter)), "capitalize": ofText(mapMethod(capitalize)), "count": lengthFilter,
 		"d": defaultFilter, "default": defaultFilter, "dictsort": dictsortFilter, "e": escapeFilter, "escape": escapeFilter,
-		"first": ofItems(endFilter(false)), "float": floatFilter, "format": formatFilter, "indent": indentFilter, "int": intFilter, "items": lazy(itemsFilter),
+		"first": ofItems(endFilter(false)), "float": floatFilter, "format": formatFilter, "indent": indentFilter, "int": intFilter,
+		"items": asGenerator(itemsFilter),
 		"join": ofItems(joinFilter), "last": ofItems(endFilter(true)), "length": lengthFilter, "list": ofItems(listFilter),
-		"lower": ofText(mapMethod(strings.ToLower)), "map": lazy(mapFilter), "max": ofItems(extremeFilter(1)), "min": ofItems(extremeFilter(-1)),
-		"reject": lazy(selectFilter(false, false)), "rejectattr": lazy(selectFilter(false, true)), "replace": ofText(withArity(2, 3, (*renderer).replace)),
-		"reverse": reverseFilter, "round": roundFilter, "safe": safeFilter, "select": lazy(selectFilter(true, false)),
-		"selectattr": lazy(selectFilter(true, true)), "sort": ofItems(sortFilter), "string": ofText(stringFilter), "sum": ofItems(sumFilter),
+		"lower": ofText(mapMethod(strings.ToLower)), "map": asGenerator(mapFilter), "max": ofItems(extremeFilter(1)), "min": ofItems(extremeFilter(-1)),
+		"reject": asGenerator(selectFilter(false, false)), "rejectattr": asGenerator(selectFilter(false, true)),
+		"replace": ofText(withArity(2, 3, (*renderer).replace)),
+		"reverse": reverseFilter, "round": roundFilter, "safe": safeFilter, "select": asGenerator(selectFilter(true, false)),
+		"selectattr": asGenerator(selectFilter(true, true)), "sort": ofItems(sortFilter), "string": ofText(stringFilter), "sum": ofItems(sumFilter),
 		"title": ofText(mapMethod(titleWords)), "tojson": withArity(0, 4, tojsonFilter), "trim": ofText(withArity(0, 1, stripMethod(strings.TrimFunc))),
-		"unique": lazy(ofItems(uniqueFilter)), "upper": ofText(mapMethod(strings.ToUpper)), "wordcount": ofText(wordcountFilter),
+		"unique": asGenerator(ofItems(uniqueFilter)), "upper": ofText(mapMethod(strings.ToUpper)), "wordcount": ofText(wordcountFilter),
 	}
 }
 
-// lazy makes the result of a filter a generator.
-func lazy(m methodOf[any]) methodOf[any] {
+// asGenerator makes the result of a filter a generator.
+func asGenerator(m methodOf[any]) methodOf[any] {
 	return func(r *renderer, v any, args arguments) (any, error) {
 		out, err := m(r, v, args)
 		items, _ := list(out)
