@@ -30,7 +30,7 @@ func init() { // set in init, because map itself looks up filters
 		"d": defaultFilter, "default": defaultFilter, "dictsort": dictsortFilter, "e": escapeFilter, "escape": escapeFilter,
 		"first": ofItems(endFilter(false)), "float": floatFilter, "format": formatFilter, "indent": indentFilter, "int": intFilter,
 		"items": asGenerator(itemsFilter),
-		"join": ofItems(joinFilter), "last": ofItems(endFilter(true)), "length": lengthFilter, "list": ofItems(listFilter),
+		"join":  ofItems(joinFilter), "last": ofItems(endFilter(true)), "length": lengthFilter, "list": ofItems(listFilter),
 		"lower": ofText(mapMethod(strings.ToLower)), "map": asGenerator(mapFilter), "max": ofItems(extremeFilter(1)), "min": ofItems(extremeFilter(-1)),
 		"reject": asGenerator(selectFilter(false, false)), "rejectattr": asGenerator(selectFilter(false, true)),
 		"replace": ofText(withArity(2, 3, (*renderer).replace)),
