@@ -165,6 +165,9 @@ func (c *Config) Dump(dir string) []byte {
 	}
 }
 
+// Fingerprint returns a SHA-256 of all values. It does not depend on which of them the file gives and which follow from others.
+func Fingerprint(c *Config) [sha256.Size]byte { return sha256.Sum256(yamlOf(c, "/", nil)) }
+
 // yamlOf returns the text of Dump with the given values as comments.
 func yamlOf(c *Config, dir string, comments map[string]string) []byte {
 	var b strings.Builder

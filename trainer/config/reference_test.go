@@ -197,6 +197,7 @@ A key that has no effect is refused, unless its value is the default. *Only with
 ` + "`cold_start.demonstrations: none`" + `, ` + "`train: false`" + ` or ` + "`schedule: constant`" + ` is given, the keys that it switches off may stay.
 
 A run's ` + "`config.yaml`" + ` has all keys. Values that follow from other keys are comments, so that an override changes them, too.
+Only ` + "`run.dir`" + ` is always given: an override of ` + "`run.name`" + ` does not change it.
 
 The file contains no secrets: keys that end in ` + "`_env`" + ` name an environment variable.
 

@@ -220,10 +220,7 @@ func (b *builder) pos(n ast.Node) position {
 func (b *builder) build(n ast.Node, key string, depth int) *node {
 	out := &node{pos: b.pos(n)}
 	if b.nodes++; b.full || b.nodes > maxNodes || depth > maxDepth {
-		if !b.full {
-			b.full = true
-			b.errs.add(out.pos, key, "nested too deep or too large; a configuration has at most %d levels and %d values", maxDepth, maxNodes)
-		}
+		b.overflow(out.pos, key)
 		return out
 	}
 	switch n := n.(type) {
@@ -261,6 +258,14 @@ func (b *builder) build(n ast.Node, key string, depth int) *node {
 	return out
 }
 
+// overflow reports that the text exceeds a limit, once.
+func (b *builder) overflow(pos position, key string) {
+	if !b.full {
+		b.full = true
+		b.errs.add(pos, key, "nested too deep or too large; a configuration has at most %d levels and %d values", maxDepth, maxNodes)
+	}
+}
+
 // alias returns a copy of the node of the alias's anchor, so that an override changes only one of them. It returns out if there is no
 // such anchor.
 func (b *builder) alias(n *ast.AliasNode, out *node, key string) *node {
@@ -270,7 +275,11 @@ func (b *builder) alias(n *ast.AliasNode, out *node, key string) *node {
 		b.errs.add(out.pos, key, "no anchor &%s before this alias", clip(name))
 		return out
 	}
-	return b.clone(target)
+	c := b.clone(target)
+	if b.nodes > maxNodes {
+		b.overflow(out.pos, key)
+	}
+	return c
 }
 
 // clone returns a copy of a tree. The limit of nodes applies to copies, too.

@@ -18,6 +18,8 @@ func validate(c *Config, d *decoder) {
 	c.Task.validate(d)
 	validateGRPO(c, d)
 	c.Eval.validate(d)
+	d.refuseIf(c.ColdStart.Demonstrations == "parts", "cold_start.demonstrations",
+		"demonstrations are not made from parts; name a file of chats, or write ./parts for a file of that name")
 	d.refuseIf(c.ColdStart.Demonstrations != "none" && !slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.ColdStart.Steps > 0 }), "cold_start.steps",
 		"missing; demonstrations are given, but no agent learns from them")
 	for _, t := range c.Tools {
