@@ -263,7 +263,6 @@ func TestDeadlines(t *testing.T) {
 		must(t, boss.Checkpoints.PublishPart(ctx, 1, Part{}))
 		must(t, boss.Checkpoints.PublishManifest(ctx, 1, strings.Repeat("ab", 32)))
 		must(t, boss.Versions.Publish(ctx, 1))
-		boss.place.opt.Timeout = 300 * time.Millisecond
 		for _, test := range []struct {
 			want string
 			wait func() error
@@ -277,13 +276,27 @@ func TestDeadlines(t *testing.T) {
 			{"for boss (its worker is alive): the beginning of step-9", func() error { _, err := boss.Phases.Plan(ctx, TrainPhase(9)); return err }},
 			{"for boss (its worker is alive): an invocation of boss in step-0, or the phase's end", func() error { _, err := claimOne(ctx, boss, TrainPhase(0)); return err }},
 		} {
-			err := test.wait()
+			err := timedOut(boss, test.wait)
 			var late *TimeoutError
 			if !errors.As(err, &late) || !strings.HasSuffix(err.Error(), test.want) || late.Since.IsZero() || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("got  %v\nwant … %s", err, test.want)
 			}
 		}
 	})
+}
+
+// timedOut returns the error of a wait with a short timeout. It waits again if only the store itself was too slow.
+func timedOut(m *Member, wait func() error) error {
+	opt := &m.place.opt
+	defer func(before time.Duration) { opt.Timeout = before }(opt.Timeout)
+	opt.Timeout = 300 * time.Millisecond
+	for {
+		err := wait()
+		var late *TimeoutError
+		if !errors.As(err, &late) || !strings.HasPrefix(late.Whom, "the store") {
+			return err
+		}
+	}
 }
 
 func TestCancelledWaitEndsWithItsCause(t *testing.T) {
@@ -381,8 +394,7 @@ func TestBarrier(t *testing.T) {
 		must(t, boss.Leave(ctx))
 
 		boss = join(t, b.open(t, Options{}), "boss")
-		boss.place.opt.Timeout = 300 * time.Millisecond
-		err := boss.Round.Barrier(ctx, Finished, func([]string) {})
+		err := timedOut(boss, func() error { return boss.Round.Barrier(ctx, Finished, func([]string) {}) })
 		if want := "for help (no worker of it is alive): being finished"; err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("got  %v\nwant … %s", err, want)
 		}
