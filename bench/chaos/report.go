@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/chaos/check"
-	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 // report is the result of both runs.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 // Results is the content of the file. Speeds are in tokens a second, in the order of the runs.

@@ -1,6 +1,6 @@
 package measure
 
-import "github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+import "github.com/mgrpo/mgrpo/trainer/cgroup"
 
 // Every provider of a case, in Go and in Python (bench/peers/inputs.py), makes the same inputs from this formula, in 32-bit unsigned
 // arithmetic that wraps:

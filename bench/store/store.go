@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/team/store/redisserver"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bench/kernels"
 	"github.com/mgrpo/mgrpo/bench/measure"
-	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 type benchCmd struct {

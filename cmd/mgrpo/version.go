@@ -8,7 +8,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/cuda"
-	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 type versionCmd struct{}

@@ -25,7 +25,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 )
 
 func main() {

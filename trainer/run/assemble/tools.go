@@ -14,8 +14,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/sandbox"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/search"
 	"github.com/mgrpo/mgrpo/trainer/agent/tool/web"
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 )
 
 // cache opens the configured cache. It returns nil if there is none.

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mgrpo/mgrpo/trainer/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/engine/cgroup"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/memory"
 	"github.com/mgrpo/mgrpo/trainer/show/track"
