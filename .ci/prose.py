@@ -2,9 +2,9 @@
 """prose.py [--show ROOM] [--lower]: counts, room by room, what makes text hard to read.
 
 It counts hard-to-read constructions, doc comments without a verb, sentences of more than 30 words, and lines of more than 140 characters.
-It reads comments and sentences in strings of Go and JavaScript, the help texts of commands, C++ comments and Markdown. It also reads the
-comments and docstrings of scripts: Python, shell, the Makefile, CMake and YAML. Long sentences and lines are counted in comments, Markdown
-and help texts only, without tables and code. Generated documents are left out. Tests are rooms of their own, and so are scripts.
+It reads comments and sentences in strings of Go and JavaScript, the help texts of commands, Markdown, and comments of C++ and Lua. It also
+reads the comments and docstrings of scripts: Python, shell, the Makefile, CMake and YAML. Long sentences and lines are counted in comments,
+Markdown and help texts only, without tables and code. Generated documents are left out. Tests are rooms of their own, and so are scripts.
 
 A room may have the kind's LIMIT per thousand words, or its figure in ABOVE (rounded up), which may only fall. If that limit is not 0, two
 of a kind are always allowed. Exits with 1 if a room is above a limit.
@@ -69,6 +69,7 @@ DOC = re.compile(r"^(?:// )(\w+) (?:is|are|says|tells|was|were)\b")  # of a func
 
 GO = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|`[^`]*`|\'(?:\\.|[^\'\\\n])+\'', re.S)
 CPP = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
+LUA = re.compile(r"--[^\n]*|'(?:\\.|[^'\\\n])*'")
 # In a shell script, the Makefile, CMake and YAML, # begins a comment only after white space.
 SHELL = re.compile(r"(?:^|(?<=[ \t]))#+(?:[ \t][^\n]*|$)", re.M)
 # A docstring begins its line; other strings are skipped, with any # in them.
@@ -120,7 +121,7 @@ def blocks(path, text):
     run, at, last = [], 0, -1
     for m in syntax(path).finditer(text):
         token, line = m[0], text.count("\n", 0, m.start()) + 1
-        if token.startswith(("//", "#")):
+        if token.startswith(("//", "#", "--")):
             if token.startswith(("//go:", "// SPDX")) or DIRECTIVE.match(token):
                 continue
             if line != last + 1:
@@ -148,14 +149,14 @@ def comments(path, text):
     at, rows, was_alone = 0, [], False
     for m in syntax(path).finditer(text):
         token, line = m[0], text.count("\n", 0, m.start()) + 1
-        if token.startswith(("//", "#")):
+        if token.startswith(("//", "#", "--")):
             if token.startswith(("//go:", "// SPDX")) or DIRECTIVE.match(token):
                 continue
             alone = not text[text.rfind("\n", 0, m.start()) + 1:m.start()].strip()
             if not (alone and was_alone and line == at + len(rows)):
                 yield at, rows
                 at, rows = line, []
-            rows.append(re.sub(r"^(?://+|#+) ?", "", token))
+            rows.append(re.sub(r"^(?://+|#+|--) ?", "", token))
             was_alone = alone
         elif token.startswith("/*"):
             yield line, [re.sub(r"^ *\* ?", "", row) for row in token[2:-2].split("\n")]
@@ -224,6 +225,8 @@ def syntax(path):
     """Returns the expression that finds comments and strings."""
     if script(path):
         return PYTHON if path.endswith(".py") else SHELL
+    if path.endswith(".lua"):
+        return LUA
     return GO if path.endswith((".go", ".js")) else CPP
 
 
@@ -248,7 +251,7 @@ def kind_of(text, run, last):
 
 
 def clean(run):
-    return " ".join(line.lstrip("/#").strip() for line in run)
+    return " ".join(line.lstrip("/#-").strip() for line in run)
 
 
 def constructions(path, text):
@@ -268,7 +271,7 @@ def files():
     for path in subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines():
         if path in GENERATED or "third_party" in path or "testdata/" in path and not path.endswith((".py", ".sh")):
             continue
-        if script(path) or re.search(r"\.(?:go|js|cpp|cu|cuh|h|md)$", path) and not (path.endswith(".md") and TEST.search(path)):
+        if script(path) or re.search(r"\.(?:go|js|cpp|cu|cuh|h|lua|md)$", path) and not (path.endswith(".md") and TEST.search(path)):
             yield path
 
 

@@ -24,7 +24,7 @@ func TestDocumentsNameCode(t *testing.T) {
 		}
 		for _, m := range name.FindAllSubmatch(content, -1) {
 			first, second := string(m[1]), string(m[2])
-			isFile := slices.Contains([]string{"cpp", "cu", "go", "h", "json", "jsonl", "md", "py", "txt"}, second)
+			isFile := slices.Contains([]string{"cpp", "cu", "go", "h", "json", "jsonl", "lua", "md", "py", "txt"}, second)
 			if declared[first] == nil || isFile || strings.Contains(config, "`"+first+"."+second) || strings.Contains(config, "## "+first) {
 				continue
 			}

@@ -54,12 +54,12 @@ var bugs = []bug{
 		Suite: files("TestOffers"),
 	}, {
 		Name: "a writer's fencing token is not checked",
-		File: "trainer/team/store/scripts.go",
+		File: "trainer/team/store/scripts/fence.lua",
 		Old:  "~= token then return {'fenced'", New: "== '' then return {'fenced'",
 		Suite: storeTests("TestTakeover|TestRewind"),
 	}, {
 		Name: "a new round has the name of the one before",
-		File: "trainer/team/store/join.go",
+		File: "trainer/team/store/scripts/join.lua",
 		Old:  "  for _, name in ipairs(agents) do redis.call('HINCRBY', epochs, name, 1) end\n", New: "",
 		Suite: storeTests("TestRewind|TestForgottenRound"),
 	}, {
@@ -69,7 +69,7 @@ var bugs = []bug{
 		Suite: storeTests("TestFaultyNetwork|TestHistory"),
 	}, {
 		Name: "the second of two different values replaces the first",
-		File: "trainer/team/store/scripts.go",
+		File: "trainer/team/store/scripts/write_once.lua",
 		Old: `  if stored == value then return {'same'} end
   return {'conflict'}
 end
@@ -83,14 +83,14 @@ redis.call('ZADD', phases, step, phase)
 		Suite: storeTests("TestWriteOnce"),
 	}, {
 		Name: "a worker that takes a place over gets only invocations that no worker has claimed before",
-		File: "trainer/team/store/claims.go",
+		File: "trainer/team/store/scripts/claim.lua",
 		Old:  "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n",
 		New: "  local entry, id, value = found[i][1], found[i][2][2] or '', found[i][2][4] or ''\n" +
 			"  if redis.call('HEXISTS', lost, id) == 1 then return {'none'} end\n",
 		Suite: storeTests("TestTakeover|TestPoison"),
 	}, {
 		Name: "a place is taken over from any checkpoint",
-		File: "trainer/team/store/join.go",
+		File: "trainer/team/store/scripts/join.lua",
 		Old:  "  again = repeatable == '1' and", New: "  again = true or",
 		Suite: storeTests("TestRewind"),
 	}, {

@@ -119,8 +119,10 @@ func (b bug) try(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if out, err := command(ctx, "go", "build", "-overlay", overlay, "./"+filepath.Dir(b.File)); err != nil {
-		return fmt.Errorf("it does not compile: %w\n%s", err, out)
+	if filepath.Ext(b.File) == ".go" {
+		if out, err := command(ctx, "go", "build", "-overlay", overlay, "./"+filepath.Dir(b.File)); err != nil {
+			return fmt.Errorf("it does not compile: %w\n%s", err, out)
+		}
 	}
 	if _, err := b.Suite.run(ctx, overlay); err == nil {
 		return errors.New("it SURVIVES")
@@ -141,7 +143,7 @@ func (b bug) overlay(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	changed := filepath.Join(dir, "changed.go")
+	changed := filepath.Join(dir, "changed"+filepath.Ext(b.File))
 	if err := os.WriteFile(changed, bytes.Replace(text, []byte(b.Old), []byte(b.New), 1), 0o644); err != nil {
 		return "", err
 	}

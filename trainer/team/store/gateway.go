@@ -7,15 +7,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// gatewayScript stores the address of an agent's gateway, and the run's secret if there is none yet, and returns the
-// secret.
-var gatewayScript = fencedScript("events gateway", "address fresh", `
-redis.call('HSETNX', gateway, ':secret', fresh)
-redis.call('HSET', gateway, agent, address)
-announce(events, 'gateway')
-return {'new', redis.call('HGET', gateway, ':secret')}
-`)
-
 // Gateways holds the addresses at which programs talk to the models of the agents.
 type Gateways struct{ at *place }
 

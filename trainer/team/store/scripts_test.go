@@ -6,7 +6,7 @@ import (
 )
 
 func TestScriptsHaveNames(t *testing.T) {
-	s := newScript("epochs leases...", "agent agents...", "return 1")
+	s := combine("-- KEYS: leases...\n-- ARGV: agents... agent\n\n", "-- KEYS: epochs\n-- ARGV: agents...\n--\n-- Returns.\n\nreturn 1\n")
 	keys, args := s.inOrder(values{"agents...": []string{"a", "b"}, "agent": 3, "leases...": []string{"x"}, "epochs": "e"})
 	if !slices.Equal(keys, []string{"e", "x"}) || !slices.Equal(args, []any{3, "a", "b"}) {
 		t.Errorf("keys %v, arguments %v", keys, args)

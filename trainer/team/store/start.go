@@ -57,16 +57,6 @@ func (r *Round) Start(ctx context.Context) (Start, error) {
 	return start, err
 }
 
-// startScript sets the round's date and, once, the first version of an agent.
-var startScript = fencedScript("versions record meta", "version offered digest date", `
-redis.call('HSET', meta, 'date', date)
-if tonumber(offered) < 0 then redis.call('HSET', meta, 'afresh', '1') end
-if redis.call('HSETNX', versions, agent, version) == 1 then
-  redis.call('XADD', record, '*', 'event', 'start', 'agent', agent, 'epoch', epoch, 'version', offered, 'digest', digest)
-end
-return {'new'}
-`)
-
 // newestShared returns the newest state that all agents offer. If several states have the same version, it is the first one
 // that the main agent offers. agents is in the run's order.
 func newestShared(agents []string, present map[string]offers) (Start, error) {

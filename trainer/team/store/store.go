@@ -6,7 +6,7 @@
 // data, such as Member.Invocations. A process may have several members of one Store (mgrpo train) or one member (mgrpo
 // worker); both use the same code, and the server cannot distinguish them.
 //
-// Every write is a Lua script. A script is idempotent by id, checks that the writer's epoch is the newest of its agent, and
+// Every write is a Lua script of the folder scripts. It is idempotent by id, checks that the writer's epoch is the newest of its agent, and
 // publishes a topic on the run's channel. A Store receives the channel's messages on one connection for all goroutines. A
 // goroutine that waits reads its key, sleeps until the topic of the key is published, and reads the key again.
 //

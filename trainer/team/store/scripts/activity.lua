@@ -1,0 +1,7 @@
+-- KEYS: activities
+-- ARGV: activity
+--
+-- Stores the worker's current activity.
+
+redis.call('HSET', activities, agent, activity)
+return {'new'}

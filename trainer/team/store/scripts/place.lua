@@ -1,0 +1,6 @@
+-- KEYS:
+-- ARGV:
+--
+-- Only checks the fencing token.
+
+return {'yours'}
