@@ -41,7 +41,7 @@ func Chat(ctx context.Context, cfg *config.Config, opt CheckpointOptions, use fu
 	}
 	return withCheckpoint(ctx, cfg, EvaluateOptions{CheckpointOptions: opt}, useChat, hooks{}, func(ctx context.Context, g *checkpointGroup) error {
 		c := &TeamChat{Main: cfg.Main().Name, workers: g.workers, sampling: worker.Sampling(cfg, store.EvalPhase(g.step))}
-		questions := c.worker(c.Main).Player().Task
+		questions := c.worker(c.Main).Parts().Player.Task
 		if c.Questions = questions.EvalSize(); c.Questions > 0 {
 			c.about = questions.Eval(0)
 		}
@@ -66,7 +66,7 @@ func (c *TeamChat) worker(name string) *worker.Worker {
 // BindHeldOut returns held-out question n of the task, 0 <= n < Questions. Tools are then bound to this query, for example to its
 // knowledge base, also for later questions.
 func (c *TeamChat) BindHeldOut(n int) task.Query {
-	c.about = c.worker(c.Main).Player().Task.Eval(n)
+	c.about = c.worker(c.Main).Parts().Player.Task.Eval(n)
 	return c.about
 }
 
@@ -107,5 +107,5 @@ func (c *TeamChat) Ask(ctx context.Context, question string, onMessage func(Mess
 
 func (c *TeamChat) play(ctx context.Context, name string, of play.Conversation) (agent.Trajectory, error) {
 	of.Sampling = c.sampling
-	return c.worker(name).Player().Play(ctx, of)
+	return c.worker(name).Parts().Player.Play(ctx, of)
 }

@@ -109,7 +109,7 @@ func openCheckpoint(ctx context.Context, options worker.Options, from archive.Ma
 		return nil, err
 	}
 	for _, w := range g.workers {
-		err = errors.Join(err, w.Policy().UpdateWeights(ctx, from.Step))
+		err = errors.Join(err, w.Parts().Policy.UpdateWeights(ctx, from.Step))
 	}
 	if err != nil {
 		return nil, g.giveUp(ctx, err)

@@ -93,7 +93,7 @@ func (g *workerGroup) recordCause(agent string, err error) retryCause {
 		reached := g.start.Version
 		for _, w := range g.workers {
 			if w.Name() == agent {
-				reached = w.Policy().Version()
+				reached = w.Parts().Policy.Version()
 			}
 		}
 		g.cause = retryCauseOf(err, g.start.Version, reached)

@@ -47,7 +47,7 @@ func (g *workerGroup) openGateway(ctx context.Context) error {
 	rand.Read(fresh)
 	var agents []*gateway.AgentServer
 	for _, w := range g.workers {
-		if w.Gateway() == nil && gw.open {
+		if w.Parts().Gateway == nil && gw.open {
 			to, err := upstreamOf(g.options.Config.Agent(w.Name()).Model.Endpoint)
 			if err != nil {
 				return fmt.Errorf("agents.%s.model: %w", w.Name(), err)
@@ -55,7 +55,7 @@ func (g *workerGroup) openGateway(ctx context.Context) error {
 			round.Hosted[w.Name()] = to
 			continue
 		}
-		if w.Gateway() == nil {
+		if w.Parts().Gateway == nil {
 			return fmt.Errorf("agents.%s is a hosted model, which does not provide tokens to train on: let the program call its server directly, and "+
 				"remove the agent from the team", w.Name())
 		}
@@ -67,7 +67,7 @@ func (g *workerGroup) openGateway(ctx context.Context) error {
 			return fmt.Errorf("the store's secret of the gateway is damaged: delete the run's key that ends with gateway")
 		}
 		round.Name = w.Member().Round.Nonce()
-		agents = append(agents, w.Gateway())
+		agents = append(agents, w.Parts().Gateway)
 	}
 	if len(agents) < len(round.Agents) {
 		round.Address = g.addressOf

@@ -32,7 +32,7 @@ func Serve(ctx context.Context, cfg *config.Config, mux interface{ Handle(string
 	all := EvaluateOptions{CheckpointOptions: opt.CheckpointOptions}
 	return withCheckpoint(ctx, &own, all, useServe, hooks{gateway: gw}, func(ctx context.Context, g *checkpointGroup) error {
 		return g.forEachWorker(ctx, func(w *worker.Worker, ctx context.Context) error {
-			if server := w.Gateway(); server != nil { // requests to a hosted model are passed on
+			if server := w.Parts().Gateway; server != nil { // requests to a hosted model are passed on
 				server.Begin(gateway.OpenPhase, gateway.Rules{Sampling: worker.Sampling(cfg, store.EvalPhase(g.step)), Free: true})
 				defer server.End(gateway.OpenPhase)
 			}
@@ -56,7 +56,7 @@ type ServedAgent struct {
 func (g *workerGroup) served() (out []ServedAgent) {
 	for _, w := range g.workers {
 		s := ServedAgent{Name: w.Name()}
-		if server := w.Gateway(); server != nil {
+		if server := w.Parts().Gateway; server != nil {
 			s.ContextTokens, s.ReplyTokens = server.MaxTokens(), server.Limits.TurnTokens
 		}
 		out = append(out, s)

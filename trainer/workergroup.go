@@ -229,7 +229,7 @@ func (g *workerGroup) forEachWorker(ctx context.Context, f func(*worker.Worker, 
 				g.releasePlace(ctx, w.Member())
 				return nil
 			}
-			errs[i] = fmt.Errorf("agent %s: %w", w.Name(), g.withRemedy(w.Name(), w.Policy().Version(), errs[i]))
+			errs[i] = fmt.Errorf("agent %s: %w", w.Name(), g.withRemedy(w.Name(), w.Parts().Policy.Version(), errs[i]))
 			g.breakOff(ctx, w.Member(), errs[i])
 			return errs[i]
 		})

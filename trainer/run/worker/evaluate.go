@@ -48,7 +48,7 @@ func (w *Worker) Evaluate(ctx context.Context, version int64) (answers []score.A
 	if err := w.report(ctx, record); err != nil {
 		return nil, err
 	}
-	w.archive.Trajectories.Write(p, linesOf(w.common, exp, nil, nil))
+	w.archive.Trajectories.Write(p, exp.lines(w.agent, nil, nil))
 	return answers, nil
 }
 

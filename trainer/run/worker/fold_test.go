@@ -32,7 +32,7 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 			}
 			for i := range calls {
 				score := float64(i)
-				row := spokenTokens(idOf(s.common, "q", k, i))
+				row := spokenTokens(idOf(s.agent, "q", k, i))
 				t := &trajectory{conversation: agent.Trajectory{Row: row, FormatValid: true}, expert: &score}
 				if fold && k == 1 && i == 0 {
 					t.conversation.More = []agent.Row{spokenTokens(agent.RowID(t.conversation.ID, 1))}
@@ -57,7 +57,7 @@ func TestFoldIsOneTrajectory(t *testing.T) {
 	for _, name := range []string{"planner", "researcher"} {
 		t.Run(name, func(t *testing.T) {
 			plain, folded := sequences(name, false), sequences(name, true)
-			id := idOf(stepsOf(cfg, name).common, "q", 1, 0)
+			id := idOf(stepsOf(cfg, name).agent, "q", 1, 0)
 			row := folded[agent.RowID(id, 1)]
 			if row == nil || len(folded) != len(plain)+1 {
 				t.Fatalf("got %d sequences with the fold and %d without, want one more; row of the second stretch: %v", len(folded), len(plain), row)

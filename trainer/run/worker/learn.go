@@ -45,7 +45,7 @@ func (s *steps) sequences(n int64, exp *experience, groups []mgrpo.Group, advant
 			if m.Weight == 0 {
 				continue
 			}
-			t := exp.trajectories[idOf(s.common, m.Query, m.Rollout, m.Invocation)]
+			t := exp.trajectories[idOf(s.agent, m.Query, m.Rollout, m.Invocation)]
 			for _, row := range t.conversation.Rows() {
 				if len(row.Tokens) == 0 { // from a program that never sent a request
 					continue

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/mgrpo"
 	"github.com/mgrpo/mgrpo/trainer/team/archive"
 	"github.com/mgrpo/mgrpo/trainer/team/store"
@@ -52,10 +53,10 @@ func (s *steps) trainedOn(complete map[string][]store.Outcome, groups []mgrpo.Gr
 	return trained
 }
 
-// linesOf returns an agent's conversations of a phase with their results, sorted by id.
-func linesOf(s *common, exp *experience, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
+// lines returns the agent's conversations of the phase with their results, sorted by id.
+func (e *experience) lines(a *config.Agent, groups []mgrpo.Group, advantages []mgrpo.GroupAdvantage) []*archive.Line {
 	lines := map[string]*archive.Line{}
-	for id, t := range exp.trajectories {
+	for id, t := range e.trajectories {
 		lines[id] = &archive.Line{Trajectory: t.conversation, Task: t.task, Expert: t.expert, Program: t.program}
 		for _, row := range t.conversation.More {
 			lines[row.ID] = &archive.Line{Trajectory: agent.Trajectory{Row: row}, Task: t.task, RowOf: id}
@@ -63,7 +64,7 @@ func linesOf(s *common, exp *experience, groups []mgrpo.Group, advantages []mgrp
 	}
 	for i, g := range groups {
 		for j, m := range g.Members {
-			l := lines[idOf(s, m.Query, m.Rollout, m.Invocation)]
+			l := lines[idOf(a, m.Query, m.Rollout, m.Invocation)]
 			l.Reward, l.Weight, l.Advantage = &m.Reward, m.Weight, advantages[i].Advantage[j]
 		}
 	}

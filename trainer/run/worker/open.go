@@ -58,7 +58,7 @@ func Open(ctx context.Context, o Options, m *store.Member) (w *Worker, err error
 		return w, err
 	}
 	if o.From != nil && o.Config.KLToColdStart(a) {
-		if err = coldStartOf(w).takeReference(ctx); err != nil {
+		if err = w.coldStart().takeReference(ctx); err != nil {
 			return w, err
 		}
 	}
@@ -100,7 +100,7 @@ func (w *Worker) assemble(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	w.archive = archive.New(archiveSettings(w, o, chosen, heldOut), w.member, parameters{w})
+	w.archive = archive.New(w.archiveSettings(o, chosen, heldOut), w.member, parameters{w})
 	n := normaliser{device: p.Device, rules: p.Rules}
 	w.rollouts = &rollouts{common: w.common, player: p.Player, policy: p.Policy, normaliser: n, stops: w.stops, lost: p.FollowerError,
 		queries: chosen, programs: programs{common: w.common, policy: p.Policy, queries: chosen, gateway: p.Gateway}}
@@ -110,7 +110,7 @@ func (w *Worker) assemble(ctx context.Context, o Options) (err error) {
 }
 
 // archiveSettings returns the settings of the agent's archive.
-func archiveSettings(w *Worker, o Options, chosen queries, heldOut string) archive.Options {
+func (w *Worker) archiveSettings(o Options, chosen queries, heldOut string) archive.Options {
 	manifest := func(step int64) archive.Manifest {
 		return archive.Manifest{Run: o.Config.Run.Name, Step: step, ConfigDigest: o.Config.Digest(), Drawn: chosen.drawn(step)}
 	}
@@ -130,8 +130,8 @@ func archiveSettings(w *Worker, o Options, chosen queries, heldOut string) archi
 	return kept
 }
 
-// coldStartOf returns the agent's cold start.
-func coldStartOf(w *Worker) *coldStart {
+// coldStart returns the agent's cold start.
+func (w *Worker) coldStart() *coldStart {
 	return &coldStart{common: w.common, parts: w.parts, archive: w.archive, from: w.from, stops: w.stops}
 }
 

@@ -35,7 +35,7 @@ func (qs queries) expertScore(ctx context.Context, q task.Query, a task.Attempt)
 }
 
 // subReward returns this agent's reward for call i of a rollout.
-func subReward(s *steps, o store.Outcome, i int, t *trajectory) (float64, error) {
+func (s *steps) subReward(o store.Outcome, i int, t *trajectory) (float64, error) {
 	if s.cfg.GRPO.Credit != mgrpo.RemovalCredit || !s.cfg.Learns(s.agent) {
 		return s.rules.Rewards.SubReward(t.conversation.FormatValid, o.Format, &o.Correct, t.expert)
 	}

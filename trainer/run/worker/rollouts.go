@@ -13,6 +13,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent"
 	"github.com/mgrpo/mgrpo/trainer/agent/play"
 	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
+	"github.com/mgrpo/mgrpo/trainer/config"
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/metrics"
 	"github.com/mgrpo/mgrpo/trainer/run/score"
@@ -362,9 +363,9 @@ func (c *collector) add(t *trajectory) {
 	c.observer.Progress(p)
 }
 
-// idOf returns the id of this agent's trajectory in rollout k of a query. i is the invocation; it is 0 for the main agent.
-func idOf(s *common, query string, k, i int) string {
-	return agent.TrajectoryID(policy.Key{Query: query, Rollout: k, Agent: s.name, Invocation: i}, s.main)
+// idOf returns the id of an agent's trajectory in rollout k of a query. i is the invocation; it is 0 for the main agent.
+func idOf(a *config.Agent, query string, k, i int) string {
+	return agent.TrajectoryID(policy.Key{Query: query, Rollout: k, Agent: a.Name, Invocation: i}, a.IsMain())
 }
 
 // plannedRollouts returns the number of rollouts of a phase, without the rollouts of replaced queries.

@@ -103,7 +103,7 @@ func (s *steps) step(ctx context.Context, n int64, exp *experience) error {
 	if err := s.member.Versions.Publish(ctx, n+1); err != nil {
 		return err
 	}
-	s.archive.Trajectories.Write(phase, linesOf(s.common, exp, groups, advantages.Groups))
+	s.archive.Trajectories.Write(phase, exp.lines(s.agent, groups, advantages.Groups))
 	if err := s.member.Versions.Await(ctx, n+1-s.cfg.GRPO.Slack()); err != nil {
 		return err
 	}
@@ -223,16 +223,16 @@ func (s *steps) groups(exp *experience, complete map[string][]store.Outcome) ([]
 // server published wrong data, because workers do not publish trajectories whose reward cannot be computed.
 func (s *steps) rewards(exp *experience, o store.Outcome) ([]float64, error) {
 	if s.main {
-		_, err := exp.trajectory(idOf(s.common, o.Query, o.Rollout, 0))
+		_, err := exp.trajectory(idOf(s.agent, o.Query, o.Rollout, 0))
 		return []float64{o.Reward}, err
 	}
 	out := make([]float64, o.Calls[s.name])
 	for i := range out {
-		t, err := exp.trajectory(idOf(s.common, o.Query, o.Rollout, i))
+		t, err := exp.trajectory(idOf(s.agent, o.Query, o.Rollout, i))
 		if err != nil {
 			return nil, err
 		}
-		if out[i], err = subReward(s, o, i, t); err != nil {
+		if out[i], err = s.subReward(o, i, t); err != nil {
 			return nil, err
 		}
 	}

@@ -14,9 +14,7 @@ import (
 
 	"github.com/mgrpo/mgrpo/bindings/torch"
 	"github.com/mgrpo/mgrpo/trainer/agent/gateway"
-	"github.com/mgrpo/mgrpo/trainer/agent/play"
 	"github.com/mgrpo/mgrpo/trainer/config"
-	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 	"github.com/mgrpo/mgrpo/trainer/run/assemble"
 	"github.com/mgrpo/mgrpo/trainer/run/schedule"
 	"github.com/mgrpo/mgrpo/trainer/task"
@@ -106,9 +104,9 @@ func (w *Worker) loop(ctx context.Context, abandon context.CancelCauseFunc) erro
 func (w *Worker) execute(ctx context.Context, c schedule.Command, exp *experience) (r schedule.Result, err error) {
 	switch c.Kind {
 	case schedule.ColdStart:
-		err = coldStartOf(w).run(ctx)
+		err = w.coldStart().run(ctx)
 	case schedule.AwaitTeam:
-		err = coldStartOf(w).awaitTeam(ctx)
+		err = w.coldStart().awaitTeam(ctx)
 	case schedule.Save:
 		err = w.archive.Checkpoint(ctx, c.Version)
 	case schedule.Evaluate:
@@ -210,14 +208,9 @@ func (w *Worker) Close(ctx context.Context) error {
 	return nil
 }
 
-// Policy returns the agent's sampler, with the life cycle of its weights.
-func (w *Worker) Policy() policy.Lifecycle { return w.parts.Policy }
-
-// Player returns the player of the agent's conversations.
-func (w *Worker) Player() *play.Player { return w.parts.Player }
-
-// Gateway returns the agent's part of the gateway: nil, if its model is hosted or Options.Gateway is false.
-func (w *Worker) Gateway() *gateway.AgentServer { return w.parts.Gateway }
+// Parts returns the agent's model, its sampler and learner, and its part of the gateway, which is nil if the model is hosted or
+// Options.Gateway is false.
+func (w *Worker) Parts() *assemble.AgentParts { return w.parts }
 
 // Probe returns access to the worker for the health server and the live page.
 func (w *Worker) Probe() Probe { return Probe{w.parts} }

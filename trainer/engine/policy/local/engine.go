@@ -177,7 +177,7 @@ func (e *Engine) next() (batch *batch, ok bool) {
 			b.moves, e.pages.pending = append(e.pages.pending, moves...), nil
 			return b, true
 		}
-		if !freeStates(e) {
+		if !e.freeStates() {
 			e.wake.Wait()
 		}
 	}

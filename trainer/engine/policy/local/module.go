@@ -64,7 +64,7 @@ func dropEndedStates(p *pages) {
 
 // freeStates drops the states of ended sequences before the scheduler waits. It reports whether there were any. If so, e.mu was
 // unlocked meanwhile, and there may be work.
-func freeStates(e *Engine) bool {
+func (e *Engine) freeStates() bool {
 	if len(e.pages.ended) == 0 {
 		return false
 	}
