@@ -322,7 +322,7 @@ class Child:
         """Prints tables of a command that passed, or the end of the output of one that did not."""
         lines = self.output().splitlines()
         if self.status == "passed":
-            lines = [line for line in lines if re.search(r"tokens/s|floor|error .* us|cases,|tests ran on|recorded|apart|launches|held-out accuracy", line)]
+            lines = [line for line in lines if re.search(r"tokens/s|floor|error .* us|cases,|tests ran on|captured|apart|launches|held-out accuracy", line)]
         print("".join(f"  | {line[:200]}\n" for line in lines[-60:]), end="")
 
 

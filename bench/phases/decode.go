@@ -130,7 +130,7 @@ func (w *sweep) setup(ctx context.Context, c *cached, o Options) (measure.Setup,
 		_, err = c.take(ctx, c.workload.NewTokens)
 	}
 	if err == nil {
-		err = w.actor.checkRecorded(ctx, w.config, settings, o)
+		err = w.actor.checkGraphs(ctx, w.config, settings, o)
 	}
 	return measure.Setup{Version: "LibTorch " + torch.Version(), Settings: settings}, err
 }

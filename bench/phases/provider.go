@@ -31,7 +31,7 @@ func open(ctx context.Context, p phase, w *workload, o Options) (_ *measure.Nati
 		Reset: a.forget,
 		Work:  func() error { return p.work(ctx, a, w) },
 		Error: func() (float64, error) {
-			if err := a.checkRecorded(ctx, w.config, setup.Settings, o); err != nil {
+			if err := a.checkGraphs(ctx, w.config, setup.Settings, o); err != nil {
 				return 0, err
 			}
 			return a.newestError(ctx, w)
@@ -73,9 +73,9 @@ func (a *actor) settings(w *workload) map[string]any {
 	return s
 }
 
-// checkRecorded logs which decode passes are CUDA graphs, and adds them to the settings. If a GPU samples without graphs it returns an
+// checkGraphs logs which decode passes are CUDA graphs, and adds them to the settings. If a GPU samples without graphs it returns an
 // error, because launches would dominate the numbers.
-func (a *actor) checkRecorded(ctx context.Context, c arch.Config, settings map[string]any, o Options) error {
+func (a *actor) checkGraphs(ctx context.Context, c arch.Config, settings map[string]any, o Options) error {
 	engine, ok := a.engine.(*local.Tenant)
 	if !ok || !a.device.IsCUDA() || c.Mixture != nil {
 		return nil
@@ -83,9 +83,9 @@ func (a *actor) checkRecorded(ctx context.Context, c arch.Config, settings map[s
 	sizes, err := engine.GraphSizes(ctx)
 	settings["recorded_rows"] = sizes
 	if err == nil && len(sizes) == 0 {
-		err = errors.New("no decode pass was recorded as a CUDA graph")
+		err = errors.New("no decode pass was captured as a CUDA graph")
 	}
-	o.Log("decode passes of %v rows are recorded as CUDA graphs", sizes)
+	o.Log("decode passes of %v rows are captured as CUDA graphs", sizes)
 	return err
 }
 

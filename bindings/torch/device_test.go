@@ -237,12 +237,12 @@ func advisedLargePages(t *testing.T, address uintptr) bool {
 	return false
 }
 
-// TestRecord checks that a replay computes from the current contents of the inputs, and that a CPU refuses to record.
-func TestRecord(t *testing.T) {
+// TestCapture checks that a replay computes from the current contents of the inputs, and that a CPU refuses to capture.
+func TestCapture(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		if !d.IsCUDA() {
 			do(t, d, func(s *Scope) {
-				if g, err := s.Record(func() {}); g != nil || err == nil || !strings.Contains(err.Error(), "on GPUs alone") {
+				if g, err := s.Capture(func() {}); g != nil || err == nil || !strings.Contains(err.Error(), "on GPUs alone") {
 					t.Errorf("got %v, %v", g, err)
 				}
 			})
@@ -251,7 +251,7 @@ func TestRecord(t *testing.T) {
 		do(t, d, func(s *Scope) {
 			x := s.Full(Float32, 2, 3)
 			var y *Tensor
-			g, err := s.Record(func() { y = x.Mul(x) })
+			g, err := s.Capture(func() { y = x.Mul(x) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -262,25 +262,25 @@ func TestRecord(t *testing.T) {
 				t.Errorf("replayed: %v", got)
 			}
 			for what, work := range map[string]func(){
-				"fails":                           func() { x.View(2, 2) },
-				"fails while it is recorded":      failsAgain(func() { x.View(2, 2) }),
-				"waits, which ends the recording": func() { x.Sum().Item() },
+				"fails":                         func() { x.View(2, 2) },
+				"fails while it is captured":    failsAgain(func() { x.View(2, 2) }),
+				"waits, which ends the capture": func() { x.Sum().Item() },
 			} {
-				if _, err := s.Record(work); err == nil {
-					t.Errorf("work that %s was recorded", what)
+				if _, err := s.Capture(work); err == nil {
+					t.Errorf("work that %s was captured", what)
 				}
 				if got := x.Add(x).Sum().Item(); got != 18 {
 					t.Errorf("after work that %s: %v", what, got)
 				}
 			}
-			again, err := s.Record(func() { y = x.Add(x) })
+			again, err := s.Capture(func() { y = x.Add(x) })
 			if err != nil {
-				t.Fatalf("after recordings that failed: %v", err)
+				t.Fatalf("after captures that failed: %v", err)
 			}
 			defer again.Drop()
 			again.Replay()
 			if got := float64s(y); got[0] != 6 {
-				t.Errorf("replayed after recordings that failed: %v", got)
+				t.Errorf("replayed after captures that failed: %v", got)
 			}
 		})
 	})

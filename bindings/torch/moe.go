@@ -83,7 +83,7 @@ func SigmoidWeights(logits, chosen *Tensor, normalise bool, scale float64) *Tens
 }
 
 // FewExpertRows is the largest number of experts' rows, over all tokens, that Experts processes on any GPU
-// without waiting for the counts. With more rows it cannot be recorded, unless ExpertsTogether returns true.
+// without waiting for the counts. With more rows it cannot be captured, unless ExpertsTogether returns true.
 const FewExpertRows = C.MGT_FEW_EXPERT_ROWS
 
 // ExpertsTogether reports whether Experts multiplies any number of rows without waiting for their counts. This is so on GPUs of compute

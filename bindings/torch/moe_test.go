@@ -191,7 +191,7 @@ func TestByExpert(t *testing.T) {
 }
 
 // Some GPUs multiply the rows of all experts together. They do not wait for the numbers of rows, which
-// may be large or 0, so the work can be recorded. The results are the same as with each expert by itself.
+// may be large or 0, so the work can be captured. The results are the same as with each expert by itself.
 func TestExpertsTogether(t *testing.T) {
 	needGPU(t)
 	const tokens, hidden, width, n, k = 300, 16, 8, 5, 2
@@ -216,13 +216,13 @@ func TestExpertsTogether(t *testing.T) {
 		x, which, weight := from(s, xs, BFloat16, tokens, hidden), s.FromInt32(chosen, tokens, k), from(s, weights, Float32, tokens, k)
 		gateUp, down := from(s, gates, BFloat16, n*2*width, hidden), from(s, downs, BFloat16, n*hidden, width)
 		out := s.Keep(s.Empty(BFloat16, tokens, hidden))
-		graph, err := s.Record(func() { s.Scoped(func() { out.CopyFrom(Experts(x, which, weight, MLPs{GateUp: gateUp, Down: down})) }) })
+		graph, err := s.Capture(func() { s.Scoped(func() { out.CopyFrom(Experts(x, which, weight, MLPs{GateUp: gateUp, Down: down})) }) })
 		if err != nil {
 			t.Fatal(err)
 		}
 		out.Fill_(math.NaN())
 		graph.Replay()
-		wantNear(t, "recorded experts", float64s(out), want, 1e-2)
+		wantNear(t, "captured experts", float64s(out), want, 1e-2)
 		graph.Drop()
 		out.Drop()
 	})

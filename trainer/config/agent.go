@@ -198,7 +198,7 @@ type Engine struct {
 	// conversation.
 	CacheTokens int `yaml:"cache_tokens" default:"0" min:"0" max:"1e9" applies:"kind=local"`
 
-	// On a GPU, decode passes are recorded once and replayed, as CUDA graphs. If that fails, they run without graphs,
+	// On a GPU, decode passes are captured once and replayed, as CUDA graphs. If that fails, they run without graphs,
 	// and a message reports it. false: never use graphs.
 	CUDAGraphs bool `yaml:"cuda_graphs" default:"true" applies:"kind=local"`
 

@@ -145,17 +145,17 @@ void from_host(const at::Tensor &to, const void *from) {
       cudaMemcpyAsync(to.mutable_data_ptr(), from, to.nbytes(), cudaMemcpyHostToDevice, c10::cuda::getCurrentCUDAStream(to.get_device())));
 }
 
-// A recording and its stream. The default stream cannot be recorded.
+// A graph and its stream. Work of the default stream cannot be captured.
 struct Graph {
   at::cuda::CUDAGraph graph;
-  const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();  // for tensors of the recorded work
+  const at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();  // for tensors of the captured work
   c10::cuda::CUDAStream own, before;
   bool capturing = false;
 
-  explicit Graph(c10::DeviceIndex index) : own(recording_stream(index)), before(c10::cuda::getCurrentCUDAStream(index)) {}
+  explicit Graph(c10::DeviceIndex index) : own(capture_stream(index)), before(c10::cuda::getCurrentCUDAStream(index)) {}
 
   // Returns one stream for each thread. A thread belongs to one device, and LibTorch keeps a workspace for each stream.
-  static c10::cuda::CUDAStream recording_stream(c10::DeviceIndex index) {
+  static c10::cuda::CUDAStream capture_stream(c10::DeviceIndex index) {
     static thread_local const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(false, index);
     return stream;
   }
@@ -166,7 +166,7 @@ std::mutex generator;
 
 void *graph_open(int index) {
   auto g = std::make_unique<Graph>(c10::DeviceIndex(index));
-  g->before.synchronize();  // completes the tensors that the recorded work reads
+  g->before.synchronize();  // completes the tensors that the captured work reads
   c10::cuda::setCurrentCUDAStream(g->own);
   return g.release();
 }
@@ -175,13 +175,13 @@ void graph_capture(void *graph) {
   auto *g = static_cast<Graph *>(graph);
   g->own.synchronize();
   std::lock_guard<std::mutex> lock(generator);
-  // Thread-local mode: other threads may call CUDA for memory and times during the recording.
+  // Thread-local mode: other threads may call CUDA for memory and times during the capture.
   g->capturing = true;  // also if it fails: LibTorch sets its allocators before it calls CUDA
   g->graph.capture_begin(g->pool, cudaStreamCaptureModeThreadLocal);
 }
 
-// After a lost recording, LibTorch's allocators stay in the state of a recording. They would never again reuse memory that other streams
-// have freed, and would keep the tensors of the recorded work.
+// After a lost capture, LibTorch's allocators stay in the state of a capture. They would never again reuse memory that other streams
+// have freed, and would keep the tensors of the captured work.
 void end_allocating(const Graph &g) {
   const auto unless_it_had_ended = [](auto &&end) {
     try {

@@ -322,7 +322,7 @@ char *mgt_reset_peak(mgt_device *d) {
 mgt_pointer mgt_graph_open(mgt_device *d) {
   mgt_pointer r{};
   r.error = run(d, [&] {
-    TORCH_CHECK(d->device.is_cuda(), "work is recorded on GPUs alone, and this device is ", d->device);
+    TORCH_CHECK(d->device.is_cuda(), "work is captured on GPUs alone, and this device is ", d->device);
     r.value = the_cuda_part->graph_open(d->device.index());
   });
   return r;

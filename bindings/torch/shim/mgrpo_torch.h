@@ -97,7 +97,7 @@ MGT_API mgt_memory_stats mgt_memory(mgt_device *d);
 MGT_API char *mgt_reset_peak(mgt_device *d);
 
 // CUDA graphs. Between open and close the device's current stream is the graph's own. Work that is launched there after
-// capture is recorded. Every graph must be closed, and finally dropped.
+// mgt_graph_capture becomes part of the graph. Every graph must be closed, and finally dropped.
 MGT_API mgt_pointer mgt_graph_open(mgt_device *d);
 MGT_API char *mgt_graph_capture(mgt_device *d, void *graph);
 MGT_API char *mgt_graph_close(mgt_device *d, void *graph);

@@ -35,7 +35,7 @@ func localOpener(cfg *config.Config, a *config.Agent) policyOpener {
 		plain := func(a *config.Agent) bool { return !a.Engine.CUDAGraphs }
 		engine, err := p.base.sampler(ctx, local.Options{
 			Slots: cache.Slots, Conversations: cache.Conversations, CacheTokens: cache.Tokens, Context: cache.Context, HalfCache: a.HalfCache(),
-			NoRecordings: slices.ContainsFunc(sharing, plain), Note: opt.Note})
+			NoGraphs: slices.ContainsFunc(sharing, plain), Note: opt.Note})
 		if err != nil {
 			return nil, err
 		}

@@ -35,9 +35,9 @@ type Options struct {
 	PassRows      int  // most rows of one forward pass (decoding rows plus prefill); 0 means arch.PassRows of the device
 	HalfCache     bool // round keys and values to bf16; on a GPU they have the model's type in any case
 	NoPrefixes    bool // never reuse a cached prefix
-	NoRecordings  bool // do not record decode passes as CUDA graphs
+	NoGraphs      bool // do not capture decode passes as CUDA graphs
 
-	Note func(text string) // called if decode passes of a size cannot be recorded; may be nil
+	Note func(text string) // called if decode passes of a size cannot be captured; may be nil
 }
 
 // Engine samples for its tenants from the weights of one model on one device.
@@ -79,7 +79,7 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 		return nil, fmt.Errorf("policy: engine.cache_tokens is %d, but one sequence may have %d tokens (limits.max_tokens)", opt.CacheTokens, opt.Context)
 	}
 	e := newEngine(m, opt)
-	e.executor.records = m.Device.IsCUDA() && !opt.NoRecordings && arch.Cached(m.Config)
+	e.executor.captures = m.Device.IsCUDA() && !opt.NoGraphs && arch.Cached(m.Config)
 	var err error
 	size := model.CacheSize{Blocks: e.pages.blocks(), Sequences: opt.Slots, Length: opt.Context, States: e.pages.recurrentStates(), Half: opt.HalfCache}
 	if e.executor.cache, err = m.NewCache(ctx, size); err != nil {
@@ -92,7 +92,7 @@ func Open(ctx context.Context, m *model.Model, opt Options) (*Engine, error) {
 // newEngine makes an engine without a cache, whose scheduler does not run.
 func newEngine(m *model.Model, opt Options) *Engine {
 	e := &Engine{dev: m.Device, opt: opt, pages: newPages(&m.Config, opt), done: make(chan struct{})}
-	e.executor = executor{model: m, opt: opt, groups: len(e.pages.groups), recordings: map[int]*recording{}}
+	e.executor = executor{model: m, opt: opt, groups: len(e.pages.groups), graphs: map[int]*decodeGraph{}}
 	for i := range opt.Slots {
 		e.slots = append(e.slots, opt.Slots-1-i)
 	}
@@ -135,7 +135,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.wake.Signal()
 	e.mu.Unlock()
 	<-e.done
-	err := e.dev.Do(ctx, func(*torch.Scope) error { e.executor.dropRecordings(); dropEndedStates(e.pages); return nil })
+	err := e.dev.Do(ctx, func(*torch.Scope) error { e.executor.dropGraphs(); dropEndedStates(e.pages); return nil })
 	return errors.Join(err, e.executor.cache.Close(ctx, e.dev))
 }
 

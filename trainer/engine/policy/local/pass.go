@@ -112,23 +112,23 @@ func (e *Engine) pass(b *batch) (sampled []token, err error) {
 
 // executor runs passes. It is used on the device's thread only.
 type executor struct {
-	model      *model.Model
-	opt        Options
-	groups     int // of layers, each with its own block table
-	cache      *model.Cache
-	decoder    *model.Decoder     // of all tenants
-	records    bool               // decode passes are recorded
-	recordings map[int]*recording // CUDA graphs by number of rows; nil if it cannot be recorded; empty on a CPU
+	model    *model.Model
+	opt      Options
+	groups   int // of layers, each with its own block table
+	cache    *model.Cache
+	decoder  *model.Decoder       // of all tenants
+	captures bool                 // decode passes are captured as CUDA graphs
+	graphs   map[int]*decodeGraph // by number of rows; nil if a pass cannot be captured; empty on a CPU
 }
 
-// bind makes a decoder for the tenants' models, and drops the recordings of the previous decoder. models has nil for an unused number.
+// bind makes a decoder for the tenants' models, and drops the graphs of the previous decoder. models has nil for an unused number.
 func (e *executor) bind(models []*model.Model) error {
 	decoder, err := e.model.MultiAdapterDecoder(models)
 	if err != nil {
 		return fmt.Errorf("policy: %w", err)
 	}
 	e.decoder = decoder
-	e.dropRecordings()
+	e.dropGraphs()
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (e *executor) compute(s *torch.Scope, b *batch) (sampled []token, err error
 		}
 	}
 	parts := []*batch{b}
-	if e.records {
+	if e.captures {
 		parts = b.parts()
 	}
 	results := make([]result, len(parts))
@@ -165,11 +165,11 @@ func (e *executor) compute(s *torch.Scope, b *batch) (sampled []token, err error
 // result waits for the tokens that a part of a pass has sampled.
 type result func() ([]token, error)
 
-// launchPart launches a forward pass, recorded or not.
+// launchPart launches a forward pass, as a graph or operation by operation.
 func (e *executor) launchPart(s *torch.Scope, b *batch) (result, error) {
-	if b.decodes() && e.records {
-		if r := e.recordingOf(s, b.rows); r != nil {
-			return e.replay(s, r, b)
+	if b.decodes() && e.captures {
+		if g := e.graphFor(s, b.rows); g != nil {
+			return e.replay(s, g, b)
 		}
 	}
 	logits := e.logits(s, b)
@@ -181,7 +181,7 @@ func (e *executor) launchPart(s *torch.Scope, b *batch) (result, error) {
 	}, nil
 }
 
-// parts splits off the decoding rows as a pass of their own, which can be a recorded one.
+// parts splits off the decoding rows as a pass of their own, which can be a graph.
 func (b *batch) parts() (parts []*batch) {
 	var decoding, prompts batch
 	for _, w := range b.work {

@@ -9,7 +9,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
-// TestWorkOfADecodePass counts the work that a decode pass gives to a GPU if each of eight sequences begins a block. A recorded pass is one
+// TestWorkOfADecodePass counts the work that a decode pass gives to a GPU if each of eight sequences begins a block. A captured pass is one
 // copy, one launch and one wait. Otherwise each operation is a launch, and the settings of sampling are a second copy.
 func TestWorkOfADecodePass(t *testing.T) {
 	devices := cudatest.Devices(t)
@@ -21,11 +21,11 @@ func TestWorkOfADecodePass(t *testing.T) {
 		plain bool
 		want  emulated.Work
 	}{
-		{"recorded", false, emulated.Work{Launches: 1, Uploads: 1, Waits: 1}},
+		{"captured", false, emulated.Work{Launches: 1, Uploads: 1, Waits: 1}},
 		{"one by one", true, emulated.Work{Launches: 25, Uploads: 2, Waits: 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tenant := testEngine(t, testModelOn(t, devices[1], 1, false), Options{Slots: 8, NoRecordings: c.plain})
+			tenant := testEngine(t, testModelOn(t, devices[1], 1, false), Options{Slots: 8, NoGraphs: c.plain})
 			e, all := tenant.engine, make([]*sequence, 8)
 			for i := range all {
 				all[i] = &sequence{tenant: tenant, state: slotState{slot: i, listed: make([]int, 1)}}
@@ -47,7 +47,7 @@ func TestWorkOfADecodePass(t *testing.T) {
 				}
 			}
 			err := e.dev.Do(t.Context(), func(s *torch.Scope) error {
-				decodeAt(s, 0) // the engine records this pass unless it runs operations one by one
+				decodeAt(s, 0) // the engine captures this pass unless it runs operations one by one
 				if got := emulated.Count(t, func() { decodeAt(s, arch.CacheBlock) }); got != c.want {
 					t.Errorf("work of a pass: got %+v, want %+v", got, c.want)
 				}

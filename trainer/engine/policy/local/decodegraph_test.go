@@ -14,7 +14,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/engine/policy"
 )
 
-// TestInputsOfNothing: a pass with fewer rows than its recording is filled up with rows that belong to no slot.
+// TestInputsOfNothing: a pass with fewer rows than its graph is filled up with rows that belong to no slot.
 func TestInputsOfNothing(t *testing.T) {
 	a := &sequence{tenant: &Tenant{number: 1}, state: slotState{slot: 4, filled: 2, cached: &cachedSeq{recurrence: recurrence{state: 3}}}, tokens: []int32{7, 8, 9}}
 	b := &sequence{tenant: &Tenant{}, state: slotState{slot: 1, cached: &cachedSeq{}}, tokens: []int32{5}}
@@ -88,7 +88,7 @@ func compareFirstTurns(t *testing.T, got, want [][2]policy.Completion) {
 	}
 }
 
-// TestGPU: conversations on a GPU agree with conversations on the CPU, with and without recorded passes.
+// TestGPU: conversations on a GPU agree with conversations on the CPU, with and without graphs.
 func TestGPU(t *testing.T) {
 	devices := cudatest.Devices(t)
 	if len(devices) < 2 {
@@ -96,56 +96,56 @@ func TestGPU(t *testing.T) {
 	}
 	reqs := requests()
 	want := run(t, testEngine(t, testModel(t, 1), Options{Slots: 16}), reqs, 16, inOrder(len(reqs)))
-	for _, c := range []Options{{Slots: 16}, {Slots: 6}, {Slots: 16, NoRecordings: true}} {
-		t.Run(fmt.Sprintf("%d slots, NoRecordings %v", c.Slots, c.NoRecordings), func(t *testing.T) {
+	for _, c := range []Options{{Slots: 16}, {Slots: 6}, {Slots: 16, NoGraphs: true}} {
+		t.Run(fmt.Sprintf("%d slots, NoGraphs %v", c.Slots, c.NoGraphs), func(t *testing.T) {
 			e := testEngine(t, testModelOn(t, devices[1], 1, false), c)
 			compareFirstTurns(t, run(t, e, reqs, 16, inOrder(len(reqs))), want)
-			if recorded := len(e.engine.executor.recordings) > 0; recorded == c.NoRecordings || !allRecorded(e) {
-				t.Errorf("got recordings %v, want some: %v", e.engine.executor.recordings, !c.NoRecordings)
+			if captured := len(e.engine.executor.graphs) > 0; captured == c.NoGraphs || !allCaptured(e) {
+				t.Errorf("got graphs %v, want some: %v", e.engine.executor.graphs, !c.NoGraphs)
 			}
 		})
 	}
 }
 
-// allRecorded reports whether every pass that the engine tried to record was recorded.
-func allRecorded(e *Tenant) bool {
-	for _, r := range e.engine.executor.recordings {
-		if r == nil {
+// allCaptured reports whether every pass that the engine tried to capture was captured.
+func allCaptured(e *Tenant) bool {
+	for _, g := range e.engine.executor.graphs {
+		if g == nil {
 			return false
 		}
 	}
 	return true
 }
 
-// TestPassesThatCannotBeRecorded: if a pass cannot be recorded, as on a CPU, passes of its size
-// run unrecorded. The engine notes it once for each size.
-func TestPassesThatCannotBeRecorded(t *testing.T) {
+// TestPassesThatCannotBeCaptured: if a pass cannot be captured, as on a CPU, passes of its size
+// run without a graph. The engine notes it once for each size.
+func TestPassesThatCannotBeCaptured(t *testing.T) {
 	reqs := requests()
 	opt := Options{Slots: 16, PassRows: 20} // some passes have two parts: prompts, and sequences that decode
 	want := run(t, testEngine(t, testModel(t, 1), opt), reqs, 16, inOrder(len(reqs)))
 	var notes []string
 	opt.Note = func(text string) { notes = append(notes, text) }
 	e := testEngine(t, testModel(t, 1), opt)
-	e.engine.executor.records = true
+	e.engine.executor.captures = true
 	for range 2 {
 		if got := run(t, e, reqs, 16, inOrder(len(reqs))); !reflect.DeepEqual(got, want) {
-			t.Error("completions differ from an engine that does not record")
+			t.Error("completions differ from an engine without graphs")
 		}
 	}
-	if len(notes) != len(e.engine.executor.recordings) || len(notes) < 2 {
-		t.Errorf("got %d notes %q, want one for each of %d sizes, and 2 or more", len(notes), notes, len(e.engine.executor.recordings))
+	if len(notes) != len(e.engine.executor.graphs) || len(notes) < 2 {
+		t.Errorf("got %d notes %q, want one for each of %d sizes, and 2 or more", len(notes), notes, len(e.engine.executor.graphs))
 	}
-	for size, r := range e.engine.executor.recordings {
+	for size, g := range e.engine.executor.graphs {
 		said := fmt.Sprintf("passes of %d rows", size)
-		if r != nil || !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, said) && strings.Contains(n, "on GPUs alone") }) {
-			t.Errorf("size %d: recorded %v, want false; no note of it in %q", size, r != nil, notes)
+		if g != nil || !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, said) && strings.Contains(n, "on GPUs alone") }) {
+			t.Errorf("size %d: captured %v, want false; no note of it in %q", size, g != nil, notes)
 		}
 	}
 }
 
-// TestManyExpertsAreNotRecorded: a pass with many rows of experts is not recorded, because it waits for the number of rows of each expert.
-// Smaller passes of the same engine are recorded.
-func TestManyExpertsAreNotRecorded(t *testing.T) {
+// TestManyExpertsAreNotCaptured: a pass with many rows of experts is not captured, because it waits for the number of rows of each expert.
+// Smaller passes of the same engine are captured.
+func TestManyExpertsAreNotCaptured(t *testing.T) {
 	devices := cudatest.Devices(t)
 	if len(devices) < 2 {
 		t.Skip("no GPU")
@@ -153,8 +153,8 @@ func TestManyExpertsAreNotRecorded(t *testing.T) {
 	var notes []string
 	e := testEngine(t, mixtureModelOn(t, devices[1], 1, false), Options{Slots: 256, CacheTokens: 4096, Note: func(text string) { notes = append(notes, text) }})
 	err := e.engine.dev.Do(t.Context(), func(s *torch.Scope) error {
-		if e.engine.executor.recordingOf(s, 200) != nil {
-			t.Error("a pass with 600 rows of experts was recorded")
+		if e.engine.executor.graphFor(s, 200) != nil {
+			t.Error("a pass with 600 rows of experts was captured")
 		}
 		return nil
 	})
@@ -163,23 +163,23 @@ func TestManyExpertsAreNotRecorded(t *testing.T) {
 	}
 	reqs := requests()
 	run(t, e, reqs, 4, inOrder(len(reqs)))
-	if len(notes) > 0 || len(e.engine.executor.recordings) == 0 || !allRecorded(e) {
-		t.Errorf("small passes: got recordings %v and notes %q, want recordings only", e.engine.executor.recordings, notes)
+	if len(notes) > 0 || len(e.engine.executor.graphs) == 0 || !allCaptured(e) {
+		t.Errorf("small passes: got graphs %v and notes %q, want graphs only", e.engine.executor.graphs, notes)
 	}
 }
 
-// TestTenantsComeAndGo: on every device a tenant samples the same as alone in an engine, with and without recorded passes. This holds after
-// another tenant has joined, which makes the engine record its passes again, and after one has left.
+// TestTenantsComeAndGo: on every device a tenant samples the same as alone in an engine, with and without graphs. This holds after
+// another tenant has joined, which makes the engine capture its passes again, and after one has left.
 func TestTenantsComeAndGo(t *testing.T) {
 	reqs := requests()
 	for _, device := range cudatest.Devices(t) {
 		for _, plain := range []bool{false, true} {
 			if plain && device == "cpu" {
-				continue // passes are not recorded on a CPU
+				continue // passes are not captured on a CPU
 			}
-			t.Run(fmt.Sprintf("%s, NoRecordings %v", device, plain), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, NoGraphs %v", device, plain), func(t *testing.T) {
 				base := testModelOn(t, device, 1, false)
-				opt := Options{Slots: 16, NoRecordings: plain}
+				opt := Options{Slots: 16, NoGraphs: plain}
 				a, b := randomAdapters(t, base, 3).Model(), randomAdapters(t, base, 5, "q_proj", "down_proj").Model()
 				wantA, wantB := run(t, testEngine(t, a, opt), reqs, 8, inOrder(len(reqs))), run(t, testEngine(t, b, opt), reqs, 8, inOrder(len(reqs)))
 				e := testShared(t, base, opt)
