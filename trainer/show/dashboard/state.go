@@ -25,9 +25,9 @@ type runState struct {
 	last       string // id of the newest record read from the store
 	damaged    int    // number of unreadable records
 
-	phase     string
-	rollouts  []rollout
-	exchanged string // names the exchange that rollouts shows
+	phase    string
+	rollouts []rollout
+	shown    string // identifies the finished rollouts in rollouts
 
 	reported string // identifies the records that report shows
 	report   string // sections of the report, HTML
@@ -35,7 +35,7 @@ type runState struct {
 
 // rollout is a finished rollout with its question.
 type rollout struct {
-	store.Exchange
+	store.FinishedRollout
 	Question, Wanted string // "": unknown here
 }
 
@@ -117,17 +117,17 @@ func (r *runState) readRollouts(ctx context.Context, w worker) error {
 	phase, ids, err := w.Display.NewestOutcomes(ctx, shownRollouts)
 	name := fmt.Sprint(phase, ids)
 	// The list is empty while a checkpoint is made; the previous rollouts then remain on the page.
-	if err != nil || len(ids) == 0 || name == r.exchanged {
+	if err != nil || len(ids) == 0 || name == r.shown {
 		return err
 	}
-	exchanges, err := w.Display.Exchanges(ctx, phase, ids)
-	if err != nil || len(exchanges) == 0 {
+	finished, err := w.Display.FinishedRollouts(ctx, phase, ids)
+	if err != nil || len(finished) == 0 {
 		return err
 	}
-	r.phase, r.rollouts, r.exchanged = phase.String(), nil, name
-	for _, e := range exchanges {
-		text, wanted := w.Question(e.Query)
-		r.rollouts = append(r.rollouts, rollout{e, text, wanted})
+	r.phase, r.rollouts, r.shown = phase.String(), nil, name
+	for _, f := range finished {
+		text, wanted := w.Question(f.Query)
+		r.rollouts = append(r.rollouts, rollout{f, text, wanted})
 	}
 	return nil
 }

@@ -95,9 +95,9 @@ func TestActivities(t *testing.T) {
 	}
 }
 
-// TestExchanges: the newest outcomes can be read together with the calls between the agents and
+// TestFinishedRollouts: the newest outcomes can be read together with the calls between the agents and
 // their answers. The newest phase with outcomes is chosen, and in it the query with most of them.
-func TestExchanges(t *testing.T) {
+func TestFinishedRollouts(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		ctx := t.Context()
 		boss, help := pair(t, b, Options{})
@@ -132,10 +132,10 @@ func TestExchanges(t *testing.T) {
 		if err != nil || p != TrainPhase(1) || !slices.Equal(ids, []string{"c/1"}) {
 			t.Fatalf("got %s %v, want step-1 [c/1]; error %v", p, ids, err)
 		}
-		got, err := help.Display.Exchanges(ctx, p, append(ids, "c/0"))
+		got, err := help.Display.FinishedRollouts(ctx, p, append(ids, "c/0"))
 		must(t, err)
 		if len(got) != 1 || got[0].Answer != "answer 1" || got[0].Calls["help"] != 10 || len(got[0].Delegations) != shownCalls {
-			t.Fatalf("got exchanges %+v, want one with 10 calls, %d of them shown", got, shownCalls)
+			t.Fatalf("got rollouts %+v, want one with 10 calls, %d of them shown", got, shownCalls)
 		}
 		for i, d := range got[0].Delegations {
 			task := fmt.Sprintf("task %d of 1", i)

@@ -13,15 +13,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Limits of NewestOutcomes and Exchanges.
+// Limits of NewestOutcomes and FinishedRollouts.
 const (
 	newestPhases = 8      // phases in which finished rollouts are looked for
 	maxListed    = 10_000 // outcomes of a phase
 	shownCalls   = 8      // invocations of a rollout
 )
 
-// Exchange is a finished rollout with the calls of sub-agents that went through the store.
-type Exchange struct {
+// FinishedRollout is a finished rollout with the calls of sub-agents that went through the store.
+type FinishedRollout struct {
 	Outcome
 	Delegations []Delegation // at most 8, by agent and index; Outcome.Calls counts all of them
 }
@@ -91,9 +91,9 @@ func fullestQuery(ids []string, n int) []string {
 	return out
 }
 
-// Exchanges reads finished rollouts by their ids. Rollouts that are no longer in the store are omitted.
-func (d *Display) Exchanges(ctx context.Context, p Phase, ids []string) ([]Exchange, error) {
-	var out []Exchange
+// FinishedRollouts reads finished rollouts by their ids. Rollouts that are no longer in the store are omitted.
+func (d *Display) FinishedRollouts(ctx context.Context, p Phase, ids []string) ([]FinishedRollout, error) {
+	var out []FinishedRollout
 	for _, id := range ids {
 		key := d.at.key("outcome", p.String())
 		text, err := d.at.rdb.HGet(ctx, key, id).Result()
@@ -103,14 +103,14 @@ func (d *Display) Exchanges(ctx context.Context, p Phase, ids []string) ([]Excha
 		if err != nil {
 			return nil, fmt.Errorf("store: outcome %s of %s: %w", clip(id), p, d.at.advise(err))
 		}
-		e := Exchange{}
-		if e.Outcome, err = decode[Outcome](key+" "+clip(id), text); err != nil {
+		r := FinishedRollout{}
+		if r.Outcome, err = decode[Outcome](key+" "+clip(id), text); err != nil {
 			return nil, err
 		}
-		if e.Delegations, err = d.delegated(ctx, p, e.Outcome); err != nil {
+		if r.Delegations, err = d.delegated(ctx, p, r.Outcome); err != nil {
 			return nil, err
 		}
-		out = append(out, e)
+		out = append(out, r)
 	}
 	return out, nil
 }
