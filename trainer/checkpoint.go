@@ -44,9 +44,9 @@ func evaluationDir(cfg *config.Config, use checkpointUse, stepDir string) string
 	return filepath.Join(cfg.RunDir(), string(use), fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
 }
 
-// besideRun returns the configuration for agents that use a checkpoint of their run on one machine, outside the run. alone means that
-// all agents are in this process; they then have an embedded store.
-func besideRun(cfg *config.Config, alone bool) *config.Config {
+// configForCheckpoint returns the configuration for agents that use a checkpoint of their run on one machine, outside the run. alone
+// means that all agents are in this process; they then have an embedded store.
+func configForCheckpoint(cfg *config.Config, alone bool) *config.Config {
 	c := cfg.OnOneMachine()
 	if alone {
 		c.Store = config.Store{Timeout: cfg.Store.Timeout, Lease: cfg.Store.Lease, MaxDeliveries: cfg.Store.MaxDeliveries}
@@ -80,7 +80,7 @@ func withCheckpoint(ctx context.Context, cfg *config.Config, opt EvaluateOptions
 	if err != nil {
 		return err
 	}
-	options := worker.Options{Config: besideRun(cfg, opt.Agents == nil), Dir: evaluationDir(cfg, use, stepDir), Checkpoints: filepath.Dir(stepDir),
+	options := worker.Options{Config: configForCheckpoint(cfg, opt.Agents == nil), Dir: evaluationDir(cfg, use, stepDir), Checkpoints: filepath.Dir(stepDir),
 		NoTraining: true, Task: opt.Task, Observer: observer, Process: &assemble.Process{Agents: names},
 		Gateway: h.gateway != nil}
 	if use == useEvaluate {

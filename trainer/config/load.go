@@ -175,7 +175,7 @@ func fillDerived(c *Config, d *decoder) {
 		c.Run.Dir = Path("runs/" + c.Run.Name)
 	}
 	if slices.ContainsFunc(c.Agents, func(a Agent) bool { return a.Engine.Remote() }) {
-		c.GRPO.weighSampler(d)
+		c.GRPO.setImportanceWeights(d)
 	}
 	for i := range c.Agents {
 		a := &c.Agents[i]
@@ -203,9 +203,8 @@ func fillDerived(c *Config, d *decoder) {
 	}
 }
 
-// weighSampler turns importance weights on if the sampler's log-probs are not the trainer's, unless the file sets the
-// keys.
-func (g *GRPO) weighSampler(d *decoder) {
+// setImportanceWeights turns importance weights on, unless the file sets the keys. A server's log-probs are not the trainer's.
+func (g *GRPO) setImportanceWeights(d *decoder) {
 	_, old := d.at["grpo.old"]
 	_, capped := d.at["grpo.tis_cap"]
 	if !old && !capped {

@@ -108,10 +108,10 @@ func (c *Cache) Place(group, sequence, at int) int32 {
 	return int32((group*int(c.tables.Size(1))+sequence)*int(c.tables.Size(2)) + at)
 }
 
-// Nowhere returns an index into the tables that no pass reads.
-func (c *Cache) Nowhere() int32 { return c.Place(0, int(c.tables.Size(1))-1, 0) }
+// PaddingPlace returns the index into the tables that padding entries use, since no pass reads it.
+func (c *Cache) PaddingPlace() int32 { return c.Place(0, int(c.tables.Size(1))-1, 0) }
 
-// List writes block numbers into the tables at the given places, int32 [n] each. All places must differ, except Nowhere,
+// List writes block numbers into the tables at the given places, int32 [n] each. All places must differ, except PaddingPlace,
 // and the block written there is 0.
 func (c *Cache) List(places, blocks *torch.Tensor) { c.tables.View(-1).IndexCopy_(0, places, blocks) }
 

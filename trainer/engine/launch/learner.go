@@ -10,7 +10,7 @@ import (
 
 // RankedLearner is the learner of all ranks of an agent: each call is an order to the followers, if there are any, and rank
 // 0's own part of the work. The field Rank0 is for reading and for work that concerns rank 0 alone. In a follower's process,
-// Rank0 is the follower's own learner, and Obey is the only method to call.
+// Rank0 is the follower's own learner, and ExecuteOrder is the only method to call.
 type RankedLearner struct {
 	Rank0    *learner.Learner
 	group    *RankGroup
@@ -123,9 +123,9 @@ func (l *RankedLearner) Release(ctx context.Context) error {
 // Close frees rank 0's buffers, after the followers have ended.
 func (l *RankedLearner) Close(ctx context.Context) error { return l.Rank0.Close(ctx) }
 
-// Obey executes a follower's part of an order to the learners of all ranks. A refused update is refused on all ranks; rank 0
+// ExecuteOrder executes a follower's part of an order to the learners of all ranks. A refused update is refused on all ranks; rank 0
 // reports it.
-func (l *RankedLearner) Obey(ctx context.Context, o Order, batch []*learner.Sequence) (r Reply, err error) {
+func (l *RankedLearner) ExecuteOrder(ctx context.Context, o Order, batch []*learner.Sequence) (r Reply, err error) {
 	if o.AdamW != nil {
 		l.Rank0.State.SetAdam(o.AdamW.Adam)
 		l.Rank0.State.SetSteps(o.AdamW.Steps)

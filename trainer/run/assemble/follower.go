@@ -48,7 +48,7 @@ func (f *follower) serve(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		reply, err := f.obey(ctx, order, batch)
+		reply, err := f.executeOrder(ctx, order, batch)
 		var lost *torch.LostError
 		switch {
 		case errors.As(err, &lost):
@@ -62,8 +62,8 @@ func (f *follower) serve(ctx context.Context) error {
 	}
 }
 
-// obey executes this rank's part of an order that all ranks receive. The first order opens the model.
-func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Sequence) (r launch.Reply, err error) {
+// executeOrder executes this rank's part of an order that all ranks receive. The first order opens the model.
+func (f *follower) executeOrder(ctx context.Context, o launch.Order, batch []*learner.Sequence) (r launch.Reply, err error) {
 	p := f.parts
 	if (p == nil) != (o.Kind == launch.Open) || f.engine == nil && o.Kind == launch.UpdateWeights {
 		return r, fmt.Errorf("an order to %s came too early or twice", o.Kind)
@@ -86,7 +86,7 @@ func (f *follower) obey(ctx context.Context, o launch.Order, batch []*learner.Se
 	case launch.UpdateWeights:
 		err = f.engine.UpdateWeights(ctx, o.Version)
 	default:
-		return p.Learner.Obey(ctx, o, batch)
+		return p.Learner.ExecuteOrder(ctx, o, batch)
 	}
 	return r, err
 }

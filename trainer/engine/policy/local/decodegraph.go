@@ -56,7 +56,7 @@ func (e *executor) replay(s *torch.Scope, g *decodeGraph, b *batch) (result, err
 		e.cache.List(on[0], on[1])
 		b.places, b.blocks = b.places[more:], b.blocks[more:]
 	}
-	in, err := g.inputs(b, e.cache.Nowhere())
+	in, err := g.inputs(b, e.cache.PaddingPlace())
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (e *executor) replay(s *torch.Scope, g *decodeGraph, b *batch) (result, err
 
 // inputs returns the inputs of a pass of b, with padding: the sampling settings of its rows, the rows, and the places and
 // blocks of new entries in the tables.
-func (g *decodeGraph) inputs(b *batch, nowhere int32) ([]int32, error) {
+func (g *decodeGraph) inputs(b *batch, paddingPlace int32) ([]int32, error) {
 	settings := make([]kernels.Sampling, g.rows)
 	for i, q := range b.ready {
 		settings[i] = q.settings()
@@ -84,7 +84,7 @@ func (g *decodeGraph) inputs(b *batch, nowhere int32) ([]int32, error) {
 	}
 	places, blocks := make([]int32, g.entries), make([]int32, g.entries)
 	for i := copy(places, b.places); i < g.entries; i++ {
-		places[i] = nowhere
+		places[i] = paddingPlace
 	}
 	copy(blocks, b.blocks)
 	return slices.Concat(kernels.SamplingWords(settings), b.inputs(g.rows), places, blocks), nil
@@ -115,7 +115,7 @@ func (g *decodeGraph) read(rows int) ([]token, error) {
 
 func (e *executor) capture(s *torch.Scope, size int) (*decodeGraph, error) {
 	g := &decodeGraph{rows: size, entries: size * e.groups, out: s.Keep(s.Zeros(torch.Int32, int64(2+2*size)))}
-	padding, err := g.inputs(&batch{}, e.cache.Nowhere())
+	padding, err := g.inputs(&batch{}, e.cache.PaddingPlace())
 	if err != nil {
 		return nil, err
 	}
