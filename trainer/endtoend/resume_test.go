@@ -137,15 +137,15 @@ func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 	first, second := &recorder{}, &recorder{}
 	ctx, lose := context.WithCancel(t.Context())
 	defer lose()
-	var heir <-chan error
+	var successor <-chan error
 	first.on = func(agent, phase string, _ int) {
 		switch {
-		case agent == "planner" && phase == "step-2" && heir == nil:
+		case agent == "planner" && phase == "step-2" && successor == nil:
 			// The checkpoint is written during the steps.
 			for len(stepsIn(t, filepath.Join(dir, "researcher"))) == 0 && t.Context().Err() == nil {
 				time.Sleep(10 * time.Millisecond)
 			}
-			heir = work(t.Context(), "researcher", second)
+			successor = work(t.Context(), "researcher", second)
 			for !strings.Contains(second.String(), "another worker of researcher is alive") && t.Context().Err() == nil {
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -154,7 +154,7 @@ func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 		}
 	}
 	planner, researcher := work(t.Context(), "planner", first), work(ctx, "researcher", first)
-	if err := <-researcher; !errors.Is(err, context.Canceled) || heir == nil {
+	if err := <-researcher; !errors.Is(err, context.Canceled) || successor == nil {
 		t.Fatalf("the first worker ended with: %v", err)
 	}
 	if err := <-planner; !trainer.Resumable(err) {
@@ -164,7 +164,7 @@ func TestWaitingWorkerOffersWhatIsThere(t *testing.T) {
 		t.Fatalf("the second worker saw one of the checkpoints %v", got)
 	}
 	planner = work(t.Context(), "planner", first)
-	if err := errors.Join(toTheEnd(<-planner), toTheEnd(<-heir)); err != nil {
+	if err := errors.Join(toTheEnd(<-planner), toTheEnd(<-successor)); err != nil {
 		t.Fatal(err)
 	}
 }

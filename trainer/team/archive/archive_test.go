@@ -115,8 +115,8 @@ func TestManifestsAreCompared(t *testing.T) {
 		})
 	}
 	g.Wait()
-	heir := worker(members["planner"], "another")
-	if err := heir.agreement.confirm(t.Context(), 2); err == nil || !errors.As(err, new(*store.ConflictError)) {
+	successor := worker(members["planner"], "another")
+	if err := successor.agreement.confirm(t.Context(), 2); err == nil || !errors.As(err, new(*store.ConflictError)) {
 		t.Errorf("a manifest that differs from the previous worker's: %v", err)
 	}
 }
@@ -205,15 +205,15 @@ func TestReplacedWhileLoading(t *testing.T) {
 	if err := before.Leave(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	m, heir := open()
+	m, successor := open()
 	defer m.Leave(t.Context())
-	if err := errors.Join(heir.Begin(t.Context(), nil), heir.AppendLedger(testLine(0))); err != nil {
+	if err := errors.Join(successor.Begin(t.Context(), nil), successor.AppendLedger(testLine(0))); err != nil {
 		t.Fatal(err)
 	}
 	if err := late.Begin(t.Context(), nil); !store.EndsRoundOnly(err) {
 		t.Errorf("the replaced worker began: %v", err)
 	}
-	if err := errors.Join(heir.AppendLedger(testLine(1)), heir.Close()); err != nil {
+	if err := errors.Join(successor.AppendLedger(testLine(1)), successor.Close()); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(ledgerPath(CheckpointsOf(dir).Ledgers, "a"))

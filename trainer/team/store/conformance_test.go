@@ -113,23 +113,23 @@ func TestTakeover(t *testing.T) {
 		killWorker(t, b, dead)
 		must(t, boss.Phases.End(t.Context(), TrainPhase(0)))
 
-		heir := join(t, b.open(t, Options{}), "help")
-		if s := start(t, heir); s.Version != FromStart {
-			t.Errorf("the heir starts from %v, want the beginning", s)
+		successor := join(t, b.open(t, Options{}), "help")
+		if s := start(t, successor); s.Version != FromStart {
+			t.Errorf("the successor starts from %v, want the beginning", s)
 		}
-		if heir.Epoch() != dead.Epoch()+1 || heir.Round.Nonce() != dead.Round.Nonce() {
-			t.Errorf("epochs %d and %d, want one more; rounds %s and %s, want the same", dead.Epoch(), heir.Epoch(), dead.Round.Nonce(), heir.Round.Nonce())
+		if successor.Epoch() != dead.Epoch()+1 || successor.Round.Nonce() != dead.Round.Nonce() {
+			t.Errorf("epochs %d and %d, want one more; rounds %s and %s, want the same", dead.Epoch(), successor.Epoch(), dead.Round.Nonce(), successor.Round.Nonce())
 		}
 		for _, want := range []Invocation{first, second} {
-			again, err := claimOne(t.Context(), heir, TrainPhase(0))
+			again, err := claimOne(t.Context(), successor, TrainPhase(0))
 			must(t, err)
 			if again.ID() != want.ID() || again.Task != want.Task {
-				t.Errorf("the heir claimed %+v, want %+v", again, want)
+				t.Errorf("the successor claimed %+v, want %+v", again, want)
 			}
-			must(t, heir.Invocations.Complete(t.Context(), again, Result{Text: "answered"}))
+			must(t, successor.Invocations.Complete(t.Context(), again, Result{Text: "answered"}))
 		}
-		if v, err := claimOne(t.Context(), heir, TrainPhase(0)); !errors.Is(err, ErrPhaseEnded) {
-			t.Errorf("third claim of the heir: got %+v and error %v, want ErrPhaseEnded", v, err)
+		if v, err := claimOne(t.Context(), successor, TrainPhase(0)); !errors.Is(err, ErrPhaseEnded) {
+			t.Errorf("third claim of the successor: got %+v and error %v, want ErrPhaseEnded", v, err)
 		}
 		var fenced *FencedError
 		if err := dead.Invocations.Complete(t.Context(), second, Result{Text: "late"}); !errors.As(err, &fenced) || !EndsRoundOnly(err) {
@@ -139,7 +139,7 @@ func TestTakeover(t *testing.T) {
 			t.Errorf("the lost worker's version: got error %v, want a FencedError", err)
 		}
 		if r, err := boss.Invocations.Await(t.Context(), call(1)); err != nil || r.Text != "answered" {
-			t.Errorf("got answer %+v, want the heir's; error %v", r, err)
+			t.Errorf("got answer %+v, want the successor's; error %v", r, err)
 		}
 	})
 }

@@ -209,12 +209,12 @@ func TestHistory(t *testing.T) {
 	answered := func(e event) bool { return e.do == "complete" && !e.unknown && !e.fenced }
 	h.await(t, "answers of the first worker", n/2, answered)
 	links[1].Stop() // the first worker is cut off
-	heir := takeOver(ctx, t, h, server, openAt(t, links[2].url, o))
+	successor := takeOver(ctx, t, h, server, openAt(t, links[2].url, o))
 	for c := range 4 {
-		clients.Go(func() { answerAll(ctx, h, heir, 40+c) })
+		clients.Go(func() { answerAll(ctx, h, successor, 40+c) })
 	}
-	clients.Go(func() { commit(ctx, h, heir, 50, 30) })
-	h.await(t, "conflicts with answers of the first worker", 4, func(e event) bool { return e.do == "complete" && e.conflict && e.epoch == heir.Epoch() })
+	clients.Go(func() { commit(ctx, h, successor, 50, 30) })
+	h.await(t, "conflicts with answers of the first worker", 4, func(e event) bool { return e.do == "complete" && e.conflict && e.epoch == successor.Epoch() })
 	must(t, links[1].Start())
 	h.await(t, "refusals of the first worker", 1, func(e event) bool { return e.fenced && e.epoch == first.Epoch() })
 	asking.Wait()
@@ -234,19 +234,19 @@ func takeOver(ctx context.Context, t *testing.T, h *history, server *redisserver
 		// A killed server may have deleted it without a reply, so 0 deleted keys are fine.
 		return c.Del(ctx, "mgrpo:{test}:lease:help").Err() == nil
 	}))
-	var heir *Member
+	var successor *Member
 	must(t, h.note(60, event{do: "takeover"}, func(e *event) error {
 		able := team // can start from any version
 		for v := range int64(40) {
 			able.Offers = append(able.Offers, Offer{Version: v, Digest: "d"})
 		}
 		var err error
-		if heir, err = s.Join(ctx, "help", able, ignore); err == nil {
-			e.epoch = heir.Epoch()
+		if successor, err = s.Join(ctx, "help", able, ignore); err == nil {
+			e.epoch = successor.Epoch()
 		}
 		return err
 	}))
-	return heir
+	return successor
 }
 
 // injectFaults breaks and mends links, and kills the server now and then.

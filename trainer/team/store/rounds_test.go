@@ -26,7 +26,7 @@ func TestOffersAreRenewed(t *testing.T) {
 		start(t, boss, before)
 		var there atomic.Int64
 		there.Store(3)
-		waits, heir := make(chan string, 1), make(chan *Member)
+		waits, successor := make(chan string, 1), make(chan *Member)
 		go func() {
 			h := from()
 			h.Renew = func() ([]Offer, bool, error) { return from(there.Load()).Offers, false, nil }
@@ -34,7 +34,7 @@ func TestOffersAreRenewed(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			heir <- m
+			successor <- m
 		}()
 		if what := <-waits; !strings.Contains(what, "another worker of help is alive") {
 			t.Errorf("got note %q, want the reason why it waits", what)
@@ -44,12 +44,12 @@ func TestOffersAreRenewed(t *testing.T) {
 		}
 		there.Store(9)
 		must(t, before.Leave(ctx))
-		m := <-heir
+		m := <-successor
 		if m == nil {
 			return
 		}
 		if s := start(t, m); !s.Follows || s.Version != 9 || s.Digest != "digest9" {
-			t.Errorf("the heir starts from %+v, want version 9", s)
+			t.Errorf("the successor starts from %+v, want version 9", s)
 		}
 		must(t, m.Leave(ctx))
 		must(t, boss.Leave(ctx))
@@ -85,17 +85,17 @@ func TestRewind(t *testing.T) {
 			}
 			killWorker(t, b, dead)
 			waits := make(chan string, 1)
-			heir := make(chan *Member)
+			successor := make(chan *Member)
 			go func() {
 				m, err := b.open(t, newRun).Join(ctx, "help", request, func(what string) { waits <- what })
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
-				heir <- m
+				successor <- m
 			}()
 			select {
 			case <-boss.Context().Done():
-			case <-heir:
+			case <-successor:
 				t.Fatalf("%s: the place was taken over in the same round", name)
 			}
 			if err := context.Cause(boss.Context()); !EndsRoundOnly(err) || !strings.Contains(err.Error(), "help: its worker was lost") {
@@ -105,7 +105,7 @@ func TestRewind(t *testing.T) {
 				t.Errorf("%s: got note %q, want that boss has not left", name, what)
 			}
 			must(t, boss.Leave(ctx))
-			again := <-heir
+			again := <-successor
 			if again == nil {
 				return
 			}

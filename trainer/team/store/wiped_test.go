@@ -42,7 +42,7 @@ func TestForgottenRound(t *testing.T) {
 			go func() { waiting <- help.Versions.Await(help.Context(), 1) }()
 
 			forget(t, server)
-			heir := join(t, openAt(t, server.URL(), o), "help") // begins the run again
+			successor := join(t, openAt(t, server.URL(), o), "help") // begins the run again
 			for range 2 {
 				var fenced *FencedError
 				if err := <-waiting; !errors.As(err, &fenced) || !EndsRoundOnly(err) {
@@ -59,7 +59,7 @@ func TestForgottenRound(t *testing.T) {
 					t.Errorf("%s of the forgotten round: got error %v, want a FencedError", name, err)
 				}
 			}
-			if err := context.Cause(heir.Context()); err != nil {
+			if err := context.Cause(successor.Context()); err != nil {
 				t.Errorf("the new round has ended with %v", err)
 			}
 		})
