@@ -144,7 +144,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func TestDisassembled(t *testing.T) {
+func TestParseDisassembly(t *testing.T) {
 	const functions = `[{"function-name":"f","start":256,"length":16,"sass-instructions":[{"predicate":"@P1","opcode":"BRA","operands":"0x1c0"}]}]`
 	compiler, got, err := parseDisassembly([]byte(`[{".note.nv.tkinfo":{"tki_toolVersion":"Cuda compilation tools, release 13.0, V13.0.88"}},` + functions + `]`))
 	if err != nil || compiler != "ptxas 13.0.88" || len(got) != 1 || got[0].Start != 256 || got[0].Code[0].Predicate != "@P1" {

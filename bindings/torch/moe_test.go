@@ -164,7 +164,7 @@ func TestBalance(t *testing.T) {
 }
 
 // Sorting rows by expert, applying the experts and summing by token gives the same result as Experts.
-func TestByExpert(t *testing.T) {
+func TestSortByExpert(t *testing.T) {
 	const tokens, hidden, width, n, k = 5, 6, 3, 4, 2
 	for _, dt := range []DType{Float32, BFloat16} {
 		do(t, open(t), func(s *Scope) {

@@ -63,7 +63,7 @@ func TestFactorial(t *testing.T) {
 }
 
 // A study in which accuracy rises to 0.8 in the first third, stays there, and falls to 0.6 in the last third of one arm.
-func TestLate(t *testing.T) {
+func TestDeclineTable(t *testing.T) {
 	r := &Results{}
 	for seed := range 2 {
 		for arm, end := range map[string]float64{"draw": 0.6, "no-main": 0.8} {

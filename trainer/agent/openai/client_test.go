@@ -276,7 +276,7 @@ func TestErrorNamesAbsentServerOnce(t *testing.T) {
 	}
 }
 
-func TestTooLong(t *testing.T) {
+func TestContextExceeded(t *testing.T) {
 	for body, want := range map[string]bool{
 		`{"error": {"code": "context_length_exceeded"}}`:                                                                                                                 true,
 		`{"message": "This model's maximum context length is 4096 tokens."}`:                                                                                             true,

@@ -15,7 +15,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 )
 
-func TestAttemptedTimeout(t *testing.T) {
+func TestCallPolicyTimeout(t *testing.T) {
 	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) {
 		<-ctx.Done()
 		return "", ctx.Err()
@@ -26,7 +26,7 @@ func TestAttemptedTimeout(t *testing.T) {
 	}
 }
 
-func TestAttemptedCallerCancels(t *testing.T) {
+func TestCallPolicyCallerCancels(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) { return "", ctx.Err() })
@@ -36,7 +36,7 @@ func TestAttemptedCallerCancels(t *testing.T) {
 	}
 }
 
-func TestAttemptedRedacts(t *testing.T) {
+func TestCallPolicyRedacts(t *testing.T) {
 	how := CallPolicy{Secrets: []string{"sk-123", ""}}
 	leak := Func("leak", "", "x", "", func(_ context.Context, s string) (string, error) {
 		if s == "error" {
@@ -52,7 +52,7 @@ func TestAttemptedRedacts(t *testing.T) {
 	}
 }
 
-func TestAttemptedPanicIsAnError(t *testing.T) {
+func TestCallPolicyPanicIsAnError(t *testing.T) {
 	crash := Func("crash", "", "x", "", func(context.Context, string) (string, error) { panic("boom") })
 	if got, want := tooltest.CallText(t, WithCallPolicy(crash, CallPolicy{}), "x", ""), "error: crash crashed: boom"; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -70,8 +70,8 @@ func patient(t Tool, how CallPolicy) (*retryingTool, *[]time.Duration) {
 	return w, &waits
 }
 
-// TestAttemptedRetries: a call with a temporary error is repeated up to the limit. A call with a permanent error is not.
-func TestAttemptedRetries(t *testing.T) {
+// TestCallPolicyRetries: a call with a temporary error is repeated up to the limit. A call with a permanent error is not.
+func TestCallPolicyRetries(t *testing.T) {
 	busy := &retry.Transient{Err: Failed(errors.New("busy"))}
 	for name, c := range map[string]struct {
 		fails  []error
@@ -104,8 +104,8 @@ func TestAttemptedRetries(t *testing.T) {
 	}
 }
 
-// TestAttemptedTimeoutRetries: a call that timed out is repeated, up to the limit.
-func TestAttemptedTimeoutRetries(t *testing.T) {
+// TestCallPolicyTimeoutRetries: a call that timed out is repeated, up to the limit.
+func TestCallPolicyTimeoutRetries(t *testing.T) {
 	var calls atomic.Int32
 	slow := Func("slow", "", "x", "", func(ctx context.Context, _ string) (string, error) {
 		if calls.Add(1) < 3 {
@@ -125,8 +125,8 @@ func TestAttemptedTimeoutRetries(t *testing.T) {
 	}
 }
 
-// TestAttemptedParallel: the number of concurrent attempts is limited, and a waiting caller can be cancelled.
-func TestAttemptedParallel(t *testing.T) {
+// TestCallPolicyParallel: the number of concurrent attempts is limited, and a waiting caller can be cancelled.
+func TestCallPolicyParallel(t *testing.T) {
 	var now, most atomic.Int32
 	begun, end := make(chan struct{}, 10), make(chan struct{})
 	busy := WithCallPolicy(Func("busy", "", "x", "", func(context.Context, string) (string, error) {
@@ -162,8 +162,8 @@ func TestAttemptedParallel(t *testing.T) {
 	}
 }
 
-// TestAttemptedRate: attempts begin at the allowed rate, repeated ones included. Tools with a common gate share the rate.
-func TestAttemptedRate(t *testing.T) {
+// TestCallPolicyRate: attempts begin at the allowed rate, repeated ones included. Tools with a common gate share the rate.
+func TestCallPolicyRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, began := NewGate(0, 4), time.Now()
 		begins := func(ctx context.Context, want time.Duration) {

@@ -346,8 +346,8 @@ func TestConcurrentUse(t *testing.T) {
 	all.Wait()
 }
 
-// TestBeyond: a model must have a row for each token of texts, turns and the chat template. Other tokens do not need one.
-func TestBeyond(t *testing.T) {
+// TestTokenBeyond: a model must have a row for each token of texts, turns and the chat template. Other tokens do not need one.
+func TestTokenBeyond(t *testing.T) {
 	for _, c := range []struct {
 		config string
 		rows   int

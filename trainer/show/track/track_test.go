@@ -238,8 +238,9 @@ func TestNothingToForward(t *testing.T) {
 	}
 }
 
-// TestBegins: the wait for a run's first record continues while there is only a part of a line. It ends with the record, or with until.
-func TestBegins(t *testing.T) {
+// TestAwaitFirstRecord: the wait for a run's first record continues while there is only a part of a line. It ends with the record,
+// or with until.
+func TestAwaitFirstRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, records := range []int{0, 1} {
 			dir := runDir(t)
