@@ -159,7 +159,7 @@ void expect_equal_rewards(const Backend &b, const mgrpo_convention &c, const std
   }
 }
 
-TEST_P(Advantage, RoundingIsNoSpread) {
+TEST_P(Advantage, RoundingHasNoSpread) {
   const double a = 0.1 + 0.2, b = 0.3;  // neighbouring numbers
   const double tenth = 0.1, sum = tenth + tenth + tenth + tenth + tenth + tenth + tenth + tenth + tenth + tenth;
   for (const mgrpo_convention &c : kConventions) {

@@ -52,9 +52,9 @@ func TestDemonstrationIsTheConversation(t *testing.T) {
 	})
 }
 
-// TestDemonstratedTurnsEndAsTheTemplateSays: a demonstrated turn ends with the token that the template prints after a turn. The first token
+// TestDemonstratedTurnsEndAsInTemplate: a demonstrated turn ends with the token that the template prints after a turn. The first token
 // that a base model's configuration lists ends a text instead.
-func TestDemonstratedTurnsEndAsTheTemplateSays(t *testing.T) {
+func TestDemonstratedTurnsEndAsInTemplate(t *testing.T) {
 	files := golden.Folder(t, golden.File(t, "tokenizer", "qwen2_5"), "tokenizer.json", "tokenizer_config.json")
 	const eos = `"eos_token": "%s"`
 	files["tokenizer_config.json"] = []byte(strings.Replace(string(files["tokenizer_config.json"]), fmt.Sprintf(eos, "<|im_end|>"), fmt.Sprintf(eos, "<|endoftext|>"), 1))

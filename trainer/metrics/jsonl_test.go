@@ -131,7 +131,7 @@ func TestNothingToWriteCreatesNothing(t *testing.T) {
 	}
 }
 
-func TestWriteFailureIsTold(t *testing.T) {
+func TestWriteFailureIsReported(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, nil, 0o644); err != nil {
 		t.Fatal(err)

@@ -177,14 +177,14 @@ func withoutIndent(code string) string {
 	return out.String()
 }
 
-// TestStoryIsTold checks that every function in the table of algorithm 1 in docs/architecture.md is in the
+// TestAlgorithmTable checks that every function in the table of algorithm 1 in docs/architecture.md is in the
 // file that the table names. The document must name every file of trainer/ and of trainer/run/worker/.
-func TestStoryIsTold(t *testing.T) {
-	_, told, _ := strings.Cut(read(t, "docs/architecture.md"), "| algorithm 1 |")
-	told, _, _ = strings.Cut(told, "\n## ")
+func TestAlgorithmTable(t *testing.T) {
+	_, described, _ := strings.Cut(read(t, "docs/architecture.md"), "| algorithm 1 |")
+	described, _, _ = strings.Cut(described, "\n## ")
 	files := sources(t, "trainer/run/worker")
 	lines := 0
-	for line := range strings.Lines(told) {
+	for line := range strings.Lines(described) {
 		cells := strings.Split(line, " | ")
 		if len(cells) != 3 || !strings.Contains(cells[1], ".go`") {
 			continue
@@ -209,7 +209,7 @@ func TestStoryIsTold(t *testing.T) {
 	}
 	maps.Copy(files, sources(t, "trainer"))
 	for name := range files {
-		if !strings.Contains(told, "`"+filepath.Base(name)+"`") {
+		if !strings.Contains(described, "`"+filepath.Base(name)+"`") {
 			t.Errorf("docs/architecture.md does not describe %s", name)
 		}
 	}

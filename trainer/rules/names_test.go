@@ -39,6 +39,26 @@ func TestDocumentsNameCode(t *testing.T) {
 	}
 }
 
+// TestTestNames refuses words in names of tests that tell a story. A name has the behaviour that the test checks, such as
+// TestLongWaitsAreReported.
+func TestTestNames(t *testing.T) {
+	refused := regexp.MustCompile("Told|Says|WhatThere|(Are|Is)No[A-Z]")
+	found := 0
+	eachGoFile(t, func(name, _ string, _ []byte, _ *token.FileSet, file *ast.File) {
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && strings.HasSuffix(name, "_test.go") && strings.HasPrefix(f.Name.Name, "Test") {
+				found++
+				if part := refused.FindString(f.Name.Name); part != "" {
+					t.Errorf("%s: %s: name the behaviour that it checks, without %q", name, f.Name.Name, part)
+				}
+			}
+		}
+	})
+	if found < 1000 {
+		t.Errorf("%d tests: the pattern no longer finds them", found)
+	}
+}
+
 // declarations returns the names that each package declares, and the methods and fields of each type.
 func declarations(t *testing.T) map[string]map[string]bool {
 	out := map[string]map[string]bool{}

@@ -13,47 +13,47 @@ import (
 	"time"
 )
 
-// TestResultIsToldAgain: a result that a proxy loses is sent again. A refused result is not.
-func TestResultIsToldAgain(t *testing.T) {
-	var told atomic.Int32
+// TestResultIsRepeated: a result that a proxy loses is sent again. A refused result is not.
+func TestResultIsRepeated(t *testing.T) {
+	var sent atomic.Int32
 	statuses := []int{http.StatusBadGateway, http.StatusOK, http.StatusConflict}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut {
-			w.WriteHeader(statuses[told.Add(1)-1])
+			w.WriteHeader(statuses[sent.Add(1)-1])
 		}
 	}))
 	defer server.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 	c := &Client{URL: server.URL, Command: []string{"true"}}
 	offer := &Lease{ID: "a", Query: []byte(`{}`), Deadline: time.Now().Add(time.Minute).Unix(), Renew: 60}
-	if _, err := c.play(t.Context(), offer); err != nil || told.Load() != 2 {
-		t.Errorf("a lost result was sent %d times in all, want 2; error %v", told.Load(), err)
+	if _, err := c.play(t.Context(), offer); err != nil || sent.Load() != 2 {
+		t.Errorf("a lost result was sent %d times in all, want 2; error %v", sent.Load(), err)
 	}
-	if _, err := c.play(t.Context(), offer); err == nil || told.Load() != 3 {
-		t.Errorf("after a refused result, results were sent %d times in all, want 3; error %v", told.Load(), err)
+	if _, err := c.play(t.Context(), offer); err == nil || sent.Load() != 3 {
+		t.Errorf("after a refused result, results were sent %d times in all, want 3; error %v", sent.Load(), err)
 	}
 }
 
 // TestClientWithoutProgram: a machine that cannot start the program reports no result, so another machine plays the rollout.
 func TestClientWithoutProgram(t *testing.T) {
-	var told atomic.Int32
+	var sent atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut {
-			told.Add(1)
+			sent.Add(1)
 		}
 	}))
 	defer server.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 	for _, command := range [][]string{nil, {""}, {"no-such-program"}} {
 		c := &Client{URL: server.URL, Command: command}
-		if err := c.Play(t.Context()); err == nil || told.Load() > 0 {
-			t.Errorf("%q: %v, %d results", command, err, told.Load())
+		if err := c.Play(t.Context()); err == nil || sent.Load() > 0 {
+			t.Errorf("%q: %v, %d results", command, err, sent.Load())
 		}
 	}
 	c := &Client{URL: server.URL, Command: []string{"/etc/hostname"}} // exists, but is not a program
 	offer := &Lease{ID: "a", Query: []byte(`{}`), Deadline: time.Now().Add(time.Minute).Unix(), Renew: 60}
-	if ok, err := c.play(t.Context(), offer); ok || !errors.Is(err, errNotStarted) || told.Load() > 0 {
-		t.Errorf("%v, %v, %d results", ok, err, told.Load())
+	if ok, err := c.play(t.Context(), offer); ok || !errors.Is(err, errNotStarted) || sent.Load() > 0 {
+		t.Errorf("%v, %v, %d results", ok, err, sent.Load())
 	}
 }
 

@@ -91,8 +91,8 @@ func TestLearnedTurns(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotReadIsRefused: a line with a field that cannot be learned from is refused, and the error names the field.
-func TestWhatIsNotReadIsRefused(t *testing.T) {
+// TestUnsupportedFieldsAreRefused: a line with a field that cannot be learned from is refused, and the error names the field.
+func TestUnsupportedFieldsAreRefused(t *testing.T) {
 	p := searcher(t)
 	call := func(c string) string { return `{"role": "assistant", "content": null, "tool_calls": [` + c + `]}` }
 	good := call(`{"id": "c1", "function": {"name": "search", "arguments": {"query": "nest"}}}`)

@@ -87,8 +87,8 @@ func TestPeersGolden(t *testing.T) {
 	golden.Count("mgrpo/peers", cases)
 }
 
-// TestRoundingIsNoSpread: rewards that differ by the order of sums alone are equal, in a group and among the others.
-func TestRoundingIsNoSpread(t *testing.T) {
+// TestRoundingHasNoSpread: rewards that differ by the order of sums alone are equal, in a group and among the others.
+func TestRoundingHasNoSpread(t *testing.T) {
 	sum := 0.0
 	for range 10 {
 		sum += 0.1

@@ -109,8 +109,8 @@ func TestWrappedNames(t *testing.T) {
 	}
 }
 
-// TestMissingBesideWhatThereIs: an error names missing tensors, tensors of the file, and the prefix.
-func TestMissingBesideWhatThereIs(t *testing.T) {
+// TestErrorNamesMissingTensors: an error names missing tensors, tensors of the file, and the prefix.
+func TestErrorNamesMissingTensors(t *testing.T) {
 	dir, _ := restore(t, tinyConfig(arch.Llama), prefixed(func(name string) string {
 		return strings.NewReplacer("model.norm", "model.final_norm", "model.", "module.model.").Replace(name)
 	}))

@@ -18,8 +18,8 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/task/verify"
 )
 
-// TestScorersReadWhatIsSaid checks that an answer cannot start another turn in the chat that a reward model reads.
-func TestScorersReadWhatIsSaid(t *testing.T) {
+// TestAnswersCannotForgeTurns checks that an answer cannot start another turn in the chat that a reward model reads.
+func TestAnswersCannotForgeTurns(t *testing.T) {
 	folder := filepath.Join("..", "..", "..", "testdata", "tokenizer", "smollm2")
 	encode, err := scorerTokens(folder)
 	if err != nil {

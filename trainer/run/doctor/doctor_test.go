@@ -239,8 +239,8 @@ tools: {lookup: {kind: mcp, command: [python3, `+"missing-server.py"+`], timeout
 	}
 }
 
-// Settings that make a run less useful without stopping it are warnings.
-func TestRowsThatAreNoUse(t *testing.T) {
+// TestUnusableRows: rows that a step repeats, that training and evaluation share, or that leave no room for an answer are warnings.
+func TestUnusableRows(t *testing.T) {
 	smol, err := filepath.Abs(filepath.Join("..", "..", "..", "testdata", "tokenizer", "smollm2"))
 	if err != nil {
 		t.Fatal(err)

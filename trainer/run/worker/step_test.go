@@ -106,8 +106,8 @@ func stepsOf(cfg *config.Config, name string) *steps {
 	return &steps{common: &common{cfg: cfg, agent: a, name: name, main: a.IsMain()}, rules: rules, normaliser: normaliser{rules: rules}}
 }
 
-// TestWaitsAreNoRollouts: the time between the end of a step's rollouts and the start of its training does not count as rollout time.
-func TestWaitsAreNoRollouts(t *testing.T) {
+// TestWaitsDoNotCountAsRollouts: the time between the end of a step's rollouts and the start of its training is not rollout time.
+func TestWaitsDoNotCountAsRollouts(t *testing.T) {
 	m := onlyMember(t, store.Options{Run: "test", Timeout: time.Second})
 	s := &steps{common: &common{name: "researcher", member: m}}
 	exp := &experience{clock: &stopwatch{last: time.Now().Add(-time.Hour), laps: map[string]float64{"rollout": 1}}} // an hour ago

@@ -177,8 +177,8 @@ func TestFormatsHostile(t *testing.T) {
 	}
 }
 
-// A field that is not there is answered with those that are, and with the key that names them.
-func TestNoFieldNamesWhatThereIs(t *testing.T) {
+// TestErrorNamesFieldsOfRow: the error for an absent field names the fields of the row, and the key that sets the name.
+func TestErrorNamesFieldsOfRow(t *testing.T) {
 	_, err := ReadRows(write(t, `{"problem":"a","solution":"b","level":1}`), DefaultFields())
 	const want = `:1: no field "question": the row has "level", "problem", "solution"; set task.fields.question to the right name`
 	if err == nil || !strings.Contains(err.Error(), want) {

@@ -194,7 +194,8 @@ func TestSecondWorkerIsRefused(t *testing.T) {
 	})
 }
 
-func TestHandshakeSaysWhatDiffers(t *testing.T) {
+// TestHandshakeNamesDifferences: a worker with other settings is refused, and the error names each difference.
+func TestHandshakeNamesDifferences(t *testing.T) {
 	backends(t, func(t *testing.T, b backend) {
 		o := Options{Lease: time.Hour}
 		join(t, b.open(t, o), "boss")

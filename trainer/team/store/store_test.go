@@ -393,25 +393,26 @@ func TestWrongURLIsNamed(t *testing.T) {
 	}
 }
 
-// TestWaitsAreTold: during a long wait, notes give the reason: the store does not answer, it answers again, or an agent has no worker.
-func TestWaitsAreTold(t *testing.T) {
+// TestLongWaitsAreReported: during a long wait, notes give the reason: the store does not answer, it answers again, or an agent has
+// no worker.
+func TestLongWaitsAreReported(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	told := make(chan string, 100)
+	notes := make(chan string, 100)
 	expect := func(parts ...string) {
 		t.Helper()
 		select {
-		case what := <-told:
+		case note := <-notes:
 			for _, part := range parts {
-				if !strings.Contains(what, part) {
-					t.Errorf("got note %q, want %q in it", what, part)
+				if !strings.Contains(note, part) {
+					t.Errorf("got note %q, want %q in it", note, part)
 				}
 			}
 		case <-time.After(time.Hour):
 			t.Errorf("got no note, want one with %q", parts)
 		}
 	}
-	s := openAt(t, server.URL(), Options{Timeout: time.Hour, Waiting: func(what string) { told <- what }, reportAfter: time.Millisecond})
+	s := openAt(t, server.URL(), Options{Timeout: time.Hour, Waiting: func(note string) { notes <- note }, reportAfter: time.Millisecond})
 	boss := join(t, s, "boss")
 	server.Kill()
 	written := make(chan error, 1)

@@ -74,8 +74,8 @@ func withTemplate(t *testing.T, file string) *tokenizer.Tokenizer {
 	return tok
 }
 
-// TestWhatIsForcedIsReadBack: a forced call is read as a call that fits the schema, for any texts that a model writes into its arguments.
-func TestWhatIsForcedIsReadBack(t *testing.T) {
+// TestForcedCallsAreReadBack: a forced call is read as a call that fits the schema, for any texts that a model writes into its arguments.
+func TestForcedCallsAreReadBack(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "callformat", "testdata", "templates", "*.jinja"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no templates: %v", err)
