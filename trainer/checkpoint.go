@@ -39,8 +39,7 @@ const (
 // evaluationDir returns the folder for the output of a use of a checkpoint. Its name ends with the start of a digest of
 // configuration and checkpoint, so an evaluation with other settings, or of another run, does not overwrite this one.
 func evaluationDir(cfg *config.Config, use checkpointUse, stepDir string) string {
-	fingerprint := config.Fingerprint(cfg)
-	digest := sha256.Sum256(append(fingerprint[:], stepDir...))
+	digest := sha256.Sum256(append(config.Text(cfg, "/", nil), stepDir...))
 	return filepath.Join(cfg.RunDir(), string(use), fmt.Sprintf("%s-%dx%d-%x", filepath.Base(stepDir), cfg.Eval.Queries, cfg.Eval.Samples, digest[:4]))
 }
 

@@ -152,10 +152,10 @@ func (c *Config) Dump(dir string) []byte {
 		return l.derived && !given
 	})
 	for {
-		text := yamlOf(c, dir, implied)
+		text := Text(c, dir, implied)
 		again, err := Parse("config.yaml", text, nil)
 		if err != nil { // a program changed the configuration
-			return yamlOf(c, dir, nil)
+			return Text(c, dir, nil)
 		}
 		before, read := len(implied), again.values(asWritten, func(l leaf) bool { return l.derived })
 		maps.DeleteFunc(implied, func(key, value string) bool { return read[key] != value })
@@ -165,11 +165,9 @@ func (c *Config) Dump(dir string) []byte {
 	}
 }
 
-// Fingerprint returns a SHA-256 of all values. It does not depend on which of them the file gives and which follow from others.
-func Fingerprint(c *Config) [sha256.Size]byte { return sha256.Sum256(yamlOf(c, "/", nil)) }
-
-// yamlOf returns the text of Dump with the given values as comments.
-func yamlOf(c *Config, dir string, comments map[string]string) []byte {
+// Text returns the text of Dump with the given values, by key, as comments. Without comments, configurations with equal values have equal
+// texts, whichever values their files give.
+func Text(c *Config, dir string, comments map[string]string) []byte {
 	var b strings.Builder
 	b.WriteString("# A value in a comment follows from other keys, and changes with them.\n")
 	write := func(key, sign, value string) {
