@@ -461,7 +461,7 @@ agents:
 	}
 }
 
-// The key of an agent's machines is read from where the configuration says, is long enough, and no business of programs.
+// The key of an agent's machines is read from the configured variable, has a minimum length, and is hidden from programs.
 func TestMachinesKey(t *testing.T) {
 	const variable = "CONFIG_TEST_MACHINES_KEY"
 	text := "run: {name: t}\nagents: {a: {role: main, model: m, machines: {count: 2, address: \"h:9\", key_env: " + variable + "}}}\n"

@@ -165,7 +165,7 @@ func (c *Config) Dump(dir string) []byte {
 	}
 }
 
-// Text returns the text of Dump with the given values, by key, as comments. Without comments, configurations with equal values have equal
+// Text returns the text of Dump, with the keys of comments as comments. Without comments, configurations with equal values have equal
 // texts, whichever values their files give.
 func Text(c *Config, dir string, comments map[string]string) []byte {
 	var b strings.Builder

@@ -28,6 +28,8 @@ agents:
 		{nil, []string{"agents.boss.model.heads=4"}},
 		{nil, []string{remote}},
 		{nil, []string{"cold_start.demonstrations=none"}},
+		{[]string{"cold_start.demonstrations=./parts"}, []string{"run.steps=2"}},
+		{[]string{"cold_start.demonstrations=./task"}, nil},
 		{[]string{"cold_start.demonstrations=none"}, []string{"run.steps=2"}},
 		{[]string{"run.arm=single"}, []string{"run.arm=team"}},
 		{[]string{remote}, []string{"agents.help.engine.weights.dtype=fp32"}},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -338,18 +339,24 @@ func TestHostileTexts(t *testing.T) {
 		p := string(c - 1)
 		laughs += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+p+", ", 9) + "*" + p + "]\n"
 	}
-	for name, text := range map[string]string{
-		"aliases":          laughs,
-		"open brackets":    strings.Repeat("[", 1<<19),
-		"open braces":      strings.Repeat("{a: ", 1<<17),
-		"nested sequences": strings.Repeat("- ", 1<<18),
-		"indentation":      deepIndent(700),
-		"too long":         strings.Repeat("# x\n", 1<<19),
-		"self alias":       "a: &a [*a]\n",
-		"bytes":            "\x00\xff\xfe: [\x80]",
+	var manyKeys strings.Builder
+	for i := range 1 << 16 {
+		fmt.Fprintf(&manyKeys, "k%d: 1\n", i)
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"aliases":          {laughs, "nested too deep or too large"},
+		"open brackets":    {strings.Repeat("[", 1<<19), "nested deeper"},
+		"open braces":      {strings.Repeat("{a: ", 1<<17), "nested deeper"},
+		"nested sequences": {strings.Repeat("- ", 1<<18), "nested deeper"},
+		"indentation":      {deepIndent(700), "nested deeper"},
+		"too long":         {strings.Repeat("# x\n", 1<<19), "too long"},
+		"many keys":        {manyKeys.String(), "line ends and commas"},
+		"many keys in one": {"{" + strings.Repeat("a, ", 1<<16) + "}", "line ends and commas"},
+		"self alias":       {"a: &a [*a]\n", "no anchor"},
+		"bytes":            {"\x00\xff\xfe: [\x80]", ""},
 	} {
-		if _, err := Parse("f.yaml", []byte(text), nil); err == nil {
-			t.Errorf("%s: no error", name)
+		if _, err := Parse("f.yaml", []byte(c.text), nil); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %.200v, want an error with %q", name, err, c.want)
 		}
 	}
 }

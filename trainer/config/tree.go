@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,11 +20,12 @@ import (
 )
 
 // Bounds on a configuration file. Real files have a few KiB. The parser is recursive, so the depth is checked before it
-// starts. Its time grows with the square of a mapping's keys: it takes seconds for a mapping of the largest size, and minutes for 1 MiB.
+// starts. Its time grows with the square of a mapping's keys, and a key needs a line or a comma, so their number is checked, too.
 const (
-	maxFileBytes = 256 << 10
-	maxDepth     = 32     // nesting of collections
-	maxNodes     = 100000 // values, after aliases are expanded
+	maxFileBytes = 1 << 20
+	maxItems     = 1 << 15 // line ends and commas
+	maxDepth     = 32      // nesting of collections
+	maxNodes     = 100000  // values, after aliases are expanded
 )
 
 type kind uint8
@@ -130,6 +132,10 @@ func clip(s string) string { return texts.Excerpt(s, 60) }
 func parse(source string, text []byte, errs *Errors) (root *node) {
 	if len(text) > maxFileBytes {
 		errs.add(position{source: source}, "", "%d bytes is too long for a configuration; at most %d are read", len(text), maxFileBytes)
+		return nil
+	}
+	if n := bytes.Count(text, []byte("\n")) + bytes.Count(text, []byte("\r")) + bytes.Count(text, []byte(",")); n > maxItems {
+		errs.add(position{source: source}, "", "%d line ends and commas are too many for a configuration; at most %d are read", n, maxItems)
 		return nil
 	}
 	if line := tooDeep(text); line > 0 {
