@@ -154,7 +154,7 @@ build/emulated/libcuda.so.1: cuda/stub/libcuda.c bindings/torch/shim/test/emulat
 	@ln -sfn ../lib/libmgrpo_kernels_emulated.so build/emulated/libmgrpo_kernels_cuda.so
 
 # The emulation cannot lose a GPU, a model of real size takes hours, and some tests of ranks do not support GPUs.
-EMULATED_SKIP := TestLostGPU|TestGoldenSmolLM2|TestRanks(Learn|LoseOne|CancelOne|LoseADevice|GoOnWithOthers)$$
+EMULATED_SKIP := TestLostGPU|TestGoldenSmolLM2|TestRanks(Learn|LoseOne|CancelOne|LoseADevice|ContinueWithOthers)$$
 test-emulated: ## gpu: test models, learner and engine of the CUDA build on an emulated GPU
 	@$(MAKE) native-tests build/stubs/libcuda.so build/emulated/libcuda.so.1 CUDA=1
 	$(GO) test -tags cuda -exec 'env LD_LIBRARY_PATH=$(CURDIR)/build/emulated MGRPO_EMULATED_ULPS=2' -timeout 1h -skip '$(EMULATED_SKIP)' ./cuda ./bindings/torch ./bindings/torch/gotchx ./examples/head-in-go ./trainer/model ./trainer/engine/learner ./trainer/engine/policy/local

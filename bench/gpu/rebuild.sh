@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # rebuild.sh [FLAG...]: builds libmgrpo_kernels_cuda.so of this folder again, with nvcc, for the GPU of this machine alone: with another
-# constant (-DNAME=VALUE), or after a change of a source in kernels/cuda. A minute on 16 cores. The library that came is kept as
+# constant (-DNAME=VALUE), or after a change of a source in kernels/cuda. A minute on 16 cores. The packed library is kept as
 # libmgrpo_kernels_cuda.so.before.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -28,7 +28,7 @@ pack() {
   sum
 }
 
-# sum prints how many bytes would travel with the tree as it would be, and fails where these are too many.
+# sum prints the number of bytes to send, and fails above the limit.
 sum() {
   local beside call all
   beside=$(git ls-files -z | grep -zE '^([^/]*|bench/[^/]*|bench/gpu/.*)$' | xargs -0 stat -c %s | awk '{ sum += $1 + 1024 } END { print sum }')

@@ -13,8 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// bleve, which the search tool uses, starts a pool of analysers when the program starts.
-	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
+	goleak.VerifyTestMain(m)
 }
 
 // scripted is an engine that returns prepared turns, one for each request. It checks that each request continues the previous one with the

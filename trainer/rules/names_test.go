@@ -42,7 +42,7 @@ func TestDocumentsNameCode(t *testing.T) {
 // TestTestNames refuses words in names of tests that tell a story. A name has the behaviour that the test checks, such as
 // TestLongWaitsAreReported.
 func TestTestNames(t *testing.T) {
-	refused := regexp.MustCompile("Told|Says|WhatThere|(Are|Is)No[A-Z]")
+	refused := regexp.MustCompile("Told|Says|GoOn|Hears|WhatThere|(Are|Is)No[A-Z]")
 	found := 0
 	eachGoFile(t, func(name, _ string, _ []byte, _ *token.FileSet, file *ast.File) {
 		for _, d := range file.Decls {

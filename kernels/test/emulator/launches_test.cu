@@ -45,10 +45,10 @@ TEST(Launches, OfQwen3) {
       {.rows = 4096, .logit_rows = 4096, .vocab = 151936, .parameters = 134515008, .sequences = 128, .keys = 2048, .tokens = 16384});
   EXPECT_EQ(std::size(kTable), calls.size());
   for (size_t i = 0; i < calls.size(); i++) {
-    qwen3::Desk desk(false);
+    qwen3::DeviceArrays arrays(false);
     std::vector<emulator::Planned> launches;
     emulator::plan(&launches);
-    calls[i].run(desk);  // some check results, which do not exist here
+    calls[i].run(arrays);  // some check results, which do not exist here
     emulator::plan(nullptr);
     const Row want = i < std::size(kTable) ? kTable[i] : Row{"", ""};
     EXPECT_STREQ(want.call, calls[i].name);

@@ -38,9 +38,9 @@ TEST(Traffic, OfQwen3) {
       qwen3::calls({.rows = 512, .logit_rows = 8, .vocab = 151936, .parameters = 100000, .sequences = 2, .keys = 640, .tokens = 512});
   EXPECT_EQ(std::size(kTable), calls.size());
   for (size_t i = 0; i < calls.size(); i++) {
-    qwen3::Desk desk(true);
+    qwen3::DeviceArrays arrays(true);
     emulator::races::bytes_asked = 0;
-    EXPECT_EQ(calls[i].run(desk), MGRPO_OK);
+    EXPECT_EQ(calls[i].run(arrays), MGRPO_OK);
     ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
     const double asked = static_cast<double>(emulator::races::bytes_asked) / static_cast<double>(calls[i].bytes);
     const Row want = i < std::size(kTable) ? kTable[i] : Row{"", 0};

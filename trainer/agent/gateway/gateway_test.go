@@ -23,8 +23,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
 )
 
-// TestMain ignores goroutines of bleve, which the search tool uses. It starts a pool of analysers when the program starts.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreCurrent()) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // calculator is the tool's definition, with its keys in the order in which we write them ourselves.
 var calculator = []json.RawMessage{json.RawMessage(fmt.Sprintf(`{"type":"function","function":{"name":"calculator","description":%q,"parameters":%s}}`,

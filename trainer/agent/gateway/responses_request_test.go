@@ -110,8 +110,8 @@ func TestResponses(t *testing.T) {
 	}
 }
 
-// TestResponsesGoOn: the items of a response, sent back with a tool's result, continue the conversation.
-func TestResponsesGoOn(t *testing.T) {
+// TestResponsesContinue: the items of a response, sent back with a tool's result, continue the conversation.
+func TestResponsesContinue(t *testing.T) {
 	s := newStage(t, tokenizertest.Golden(t, "qwen3"), func(prompt string) string {
 		if strings.Contains(prompt, "\n4") {
 			return "It is 4."

@@ -63,7 +63,7 @@ func (g group) gatherRest(ctx context.Context, m *model.Model) error {
 
 // agree returns every rank's value, by rank. If any rank has an error, the lowest failed rank decides, or else the lowest refusing
 // one. It returns its error; the others return that error's text. So all ranks continue in the same way, and no rank waits for one
-// that has aborted it. A value has at most `most` bytes.
+// that has aborted the group. A value has at most `most` bytes.
 func agree[T any](ctx context.Context, g ranks.Group, mine T, err error, most int) ([]T, error) {
 	statuses, lost := exchangeStatus(ctx, g, mine, err, most)
 	if lost != nil {

@@ -25,12 +25,12 @@ func (p *passes) dispatch(ctx context.Context, s *torch.Scope, m *model.Model, o
 		return nil, err
 	}
 	s.Scoped(func() {
-		opErr := attempt(func() {
+		opErr := catchTorchError(func() {
 			var received, results []*torch.Tensor
 			if received, err = p.allToAll(ctx, s, out.Rows, r.received, r.sent); err != nil {
 				return
 			}
-			failed := attempt(func() { results = m.ApplyExperts(s, out.Layer, received, r.experts) })
+			failed := catchTorchError(func() { results = m.ApplyExperts(s, out.Layer, received, r.experts) })
 			if failed != nil { // the others wait for results of this shape; no update will use them
 				results = model.EmptyResults(received)
 			}
@@ -49,8 +49,8 @@ func (p *passes) dispatch(ctx context.Context, s *torch.Scope, m *model.Model, o
 	return back, err
 }
 
-// attempt calls f and returns the error of the torch operation that ended it, or nil.
-func attempt(f func()) (err error) {
+// catchTorchError calls f and returns the error of the torch operation that ended it, or nil.
+func catchTorchError(f func()) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			failed, known := p.(*torch.Error)

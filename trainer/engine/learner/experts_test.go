@@ -45,10 +45,10 @@ func carrying(t *testing.T, device string, g ranks.Group, shape arch.Config, div
 	return l
 }
 
-// ranksCarry: ranks that divide the experts of a mixture learn the same as ranks that have all experts,
+// ranksDispatch: ranks that divide the experts of a mixture learn the same as ranks that have all experts,
 // within the tolerance, and the same bits every time. The batch has recorded experts, recomputed
 // log-probs, a reference, and a loss that balances experts. Each rank holds only its share of the experts.
-func ranksCarry(t *testing.T, device string, g ranks.Group) {
+func ranksDispatch(t *testing.T, device string, g ranks.Group) {
 	for _, c := range []struct {
 		name    string
 		options model.Options
@@ -151,8 +151,8 @@ func wantOwnExperts(t *testing.T, l *Learner) {
 	}
 }
 
-// ranksCarryRefused: if one rank's pass or experts refuse a batch or fail, all ranks return an error, and no weights change.
-func ranksCarryRefused(t *testing.T, g ranks.Group) {
+// ranksDispatchFails: if one rank's pass or experts refuse a batch or fail, all ranks return an error, and no weights change.
+func ranksDispatchFails(t *testing.T, g ranks.Group) {
 	l := carrying(t, "cpu", g, mixtureShape(5), true, model.Options{Compute: torch.Float32})
 	whole := carrying(t, "cpu", g, mixtureShape(5), false, model.Options{Compute: torch.Float32})
 	good := tinyBatch(t, whole, 0.3)

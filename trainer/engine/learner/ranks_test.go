@@ -30,8 +30,8 @@ func TestRank(t *testing.T) {
 		t.Run("oracle", func(t *testing.T) { ranksAgainstOracle(t, g) })
 		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cpu", g) })
 		t.Run("no whole model", func(t *testing.T) { ranksGather(t, "cpu", g) })
-		t.Run("experts", func(t *testing.T) { ranksCarry(t, "cpu", g) })
-		t.Run("experts that fail", func(t *testing.T) { ranksCarryRefused(t, g) })
+		t.Run("experts", func(t *testing.T) { ranksDispatch(t, "cpu", g) })
+		t.Run("experts that fail", func(t *testing.T) { ranksDispatchFails(t, g) })
 		t.Run("goldens", func(t *testing.T) { ranksAgainstGoldens(t, "cpu", g) })
 		t.Run("adapters", func(t *testing.T) { ranksAgainstAdapterGoldens(t, g) })
 		t.Run("refusals", func(t *testing.T) { ranksRefuseAlike(t, g) })
@@ -42,7 +42,7 @@ func TestRank(t *testing.T) {
 	case "learn on GPUs":
 		t.Run("one rank", func(t *testing.T) { ranksAgainstOne(t, "cuda:0", g) })
 		t.Run("no whole model", func(t *testing.T) { ranksGather(t, "cuda:0", g) })
-		t.Run("experts", func(t *testing.T) { ranksCarry(t, "cuda:0", g) })
+		t.Run("experts", func(t *testing.T) { ranksDispatch(t, "cuda:0", g) })
 		t.Run("goldens", func(t *testing.T) {
 			ranksAgainstGoldens(t, "cuda:0", g)
 		})
@@ -50,12 +50,12 @@ func TestRank(t *testing.T) {
 		ranksLoseOne(t, g)
 	case "save":
 		ranksSave(t, g, rank.Dir, keeping)
-	case "go on":
-		ranksGoOn(t, g, rank.Dir, keeping)
+	case "continue":
+		ranksContinue(t, g, rank.Dir, keeping)
 	case "save experts":
 		ranksSave(t, g, rank.Dir, keepingExperts)
 	case "continue with experts":
-		ranksGoOn(t, g, rank.Dir, keepingExperts)
+		ranksContinue(t, g, rank.Dir, keepingExperts)
 	default:
 		how, what, _ := strings.Cut(rank.Part, " ")
 		ranksEnd(t, g, rank.Dir, how, what)
@@ -110,11 +110,11 @@ func endOne(t *testing.T, how string, exchangesOf map[string]int) {
 	}
 }
 
-// TestRanksGoOnWithOthers: four ranks continue from the state that two ranks saved. If ranks divide experts, three continue from two.
-func TestRanksGoOnWithOthers(t *testing.T) {
+// TestRanksContinueWithOthers: four ranks continue from the state that two ranks saved. If ranks divide experts, three continue from two.
+func TestRanksContinueWithOthers(t *testing.T) {
 	dir := t.TempDir()
 	rankstest.Pass(t, 2, "save", dir)
-	rankstest.Pass(t, 4, "go on", dir)
+	rankstest.Pass(t, 4, "continue", dir)
 	rankstest.Pass(t, 2, "save experts", dir)
 	rankstest.Pass(t, 3, "continue with experts", dir)
 }

@@ -144,14 +144,14 @@ type savedLearner struct {
 	After         []float32
 }
 
-// keeping returns a learner for ranksSave and ranksGoOn.
+// keeping returns a learner for ranksSave and ranksContinue.
 func keeping(t *testing.T, g ranks.Group, seed uint64) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens = g, 1 })
 	return tinyLearnerOf(t, tinyModelIn(t, "cpu", seed, withRank(g, model.Options{Compute: torch.BFloat16})), o)
 }
 
-// keepingExperts returns a learner for ranksSave and ranksGoOn, of a mixture whose experts the ranks divide.
+// keepingExperts returns a learner for ranksSave and ranksContinue, of a mixture whose experts the ranks divide.
 func keepingExperts(t *testing.T, g ranks.Group, seed uint64) *Learner {
 	t.Helper()
 	o := mixtureOptions(func(o *Options) { o.Group, o.MicroBatchTokens, o.CheckpointActivations = g, 1, true })
@@ -177,7 +177,7 @@ func ranksSave(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T,
 	}
 }
 
-func ranksGoOn(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T, ranks.Group, uint64) *Learner) {
+func ranksContinue(t *testing.T, g ranks.Group, dir string, keeping func(*testing.T, ranks.Group, uint64) *Learner) {
 	file, err := os.Open(filepath.Join(dir, "kept"))
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ func (l *Learner) logProbs(ctx context.Context, m *model.Model, batch []*Sequenc
 		LogProbs []float32
 	}
 	p := packerOf(l.model)
-	shares := p.deal(byID(batch), l.opt.MicroBatchTokens, forwardOnly, make([]int, l.group.Size()))
+	shares := p.divideAmongRanks(byID(batch), l.opt.MicroBatchTokens, forwardOnly, make([]int, l.group.Size()))
 	own := scored{Digest: l.digest(byID(batch))}
 	var mine [][]*Sequence
 	passes, most := 0, 0

@@ -57,7 +57,7 @@ func (t *minibatchTerm) lossOf(s *torch.Scope, micro []*Sequence, rows, logp *to
 	}
 	t.called = true
 	var loss *torch.Tensor
-	failed := attempt(func() { loss, err = t.Loss(s, b) }) // the caller adds that the error is the term's
+	failed := catchTorchError(func() { loss, err = t.Loss(s, b) }) // the caller adds that the error is the term's
 	if err = cmp.Or(failed, err); err != nil || loss == nil {
 		return nil, nil, err
 	}

@@ -25,8 +25,8 @@ type programs struct {
 	player  gateway.Player       // plays the rollouts instead of the main agent's own conversation; may be nil
 }
 
-// admit admits requests of programs for this agent while a phase is played, until end is called.
-func (pr *programs) admit(p store.Phase) (end func()) {
+// openGateway admits requests of programs for this agent while a phase is played, until end is called.
+func (pr *programs) openGateway(p store.Phase) (end func()) {
 	if pr.gateway == nil {
 		return func() {}
 	}

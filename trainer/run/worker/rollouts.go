@@ -99,7 +99,7 @@ func (ro *rollouts) playAsMain(ctx context.Context, p store.Phase, drawn []task.
 	if err := ro.member.Phases.Begin(ctx, p, plan); err != nil {
 		return nil, err
 	}
-	defer ro.programs.admit(p)()
+	defer ro.programs.openGateway(p)()
 	c := ro.collect(p, plan)
 	remains, err := ro.playAll(ctx, p, plan, drawn, func(ctx context.Context, q task.Query, k int) (store.Outcome, error) {
 		return ro.attempt(ctx, c, q, k)
@@ -206,7 +206,7 @@ func (ro *rollouts) answerAsSub(ctx context.Context, p store.Phase) (*experience
 	if len(plan.Queries) == 0 {
 		return nil, errStopping
 	}
-	defer ro.programs.admit(p)()
+	defer ro.programs.openGateway(p)()
 	c := ro.collect(p, plan)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -470,7 +470,7 @@ func TestNothingToPublishTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Joined("planner", &machine{}, m)
-	large := map[string]map[string]int64{metrics.ToolCalls: {strings.Repeat("x", store.MaxShown): 1}}
+	large := map[string]map[string]int64{metrics.ToolCalls: {strings.Repeat("x", store.MaxDisplayBytes): 1}}
 	for step := range int64(3) {
 		p.Report(metrics.Record{Kind: metrics.KindStep, Step: step, Agent: "planner", Counts: large})
 	}

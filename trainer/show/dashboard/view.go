@@ -200,7 +200,7 @@ func (r *runState) newest() rolloutsView {
 	return v
 }
 
-func (r *runState) answer(d store.Delegation) turn {
+func (r *runState) answer(d store.AnsweredInvocation) turn {
 	t := turn{r.class(d.Agent), d.Agent + " answers", "said", ""}
 	switch {
 	case d.Answer == nil:

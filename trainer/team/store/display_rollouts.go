@@ -17,17 +17,17 @@ import (
 const (
 	newestPhases = 8      // phases in which finished rollouts are looked for
 	maxListed    = 10_000 // outcomes of a phase
-	shownCalls   = 8      // invocations of a rollout
+	listedCalls  = 8      // invocations of a rollout
 )
 
 // FinishedRollout is a finished rollout with the calls of sub-agents that went through the store.
 type FinishedRollout struct {
 	Outcome
-	Delegations []Delegation // at most 8, by agent and index; Outcome.Calls counts all of them
+	Delegations []AnsweredInvocation // at most 8, by agent and index; Outcome.Calls counts all of them
 }
 
-// Delegation is an invocation with its answer.
-type Delegation struct {
+// AnsweredInvocation is an invocation with its answer.
+type AnsweredInvocation struct {
 	Invocation
 	Answer *Result // nil: there is no answer
 }
@@ -116,10 +116,10 @@ func (d *Display) FinishedRollouts(ctx context.Context, p Phase, ids []string) (
 }
 
 // delegated reads the first invocations of a rollout, and their answers.
-func (d *Display) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegation, error) {
+func (d *Display) delegated(ctx context.Context, p Phase, o Outcome) ([]AnsweredInvocation, error) {
 	var ids []string
 	for _, agent := range slices.Sorted(maps.Keys(o.Calls)) {
-		for i := range min(o.Calls[agent], shownCalls-len(ids)) {
+		for i := range min(o.Calls[agent], listedCalls-len(ids)) {
 			ids = append(ids, Invocation{Query: o.Query, Rollout: o.Rollout, Agent: agent, Index: i}.ID())
 		}
 	}
@@ -135,13 +135,13 @@ func (d *Display) delegated(ctx context.Context, p Phase, o Outcome) ([]Delegati
 	if err != nil {
 		return nil, fmt.Errorf("store: answers of %s: %w", p, d.at.advise(err))
 	}
-	var out []Delegation
+	var out []AnsweredInvocation
 	for i, id := range ids {
 		text, ok := tasks[i].(string)
 		if !ok {
 			continue // the key was deleted in the meantime
 		}
-		var one Delegation
+		var one AnsweredInvocation
 		if one.Invocation, err = decode[Invocation](calls+" "+clip(id), text); err != nil {
 			return nil, err
 		}

@@ -12,9 +12,9 @@ import (
 
 // Limits of the values that workers publish for people. Training does not depend on these values.
 const (
-	MaxShown   = 64 << 10 // bytes of a record, or of an activity
-	maxRecords = 4096     // records in the store, of all agents together
-	recordPage = 512      // records read at once
+	MaxDisplayBytes = 64 << 10 // bytes of a record, or of an activity
+	maxRecords      = 4096     // records in the store, of all agents together
+	recordPage      = 512      // records read at once
 )
 
 // Record holds a run's numbers, such as the numbers of a step, as an agent's worker published them.
@@ -27,29 +27,29 @@ type Record struct {
 type Display struct{ at *place }
 
 // PublishRecord appends a record of the member's agent to the records of the run. A record is a JSON object of at most
-// MaxShown bytes. The store keeps the newest 4096 records, across rounds. If a reply is lost, the record may be stored
+// MaxDisplayBytes bytes. The store keeps the newest 4096 records, across rounds. If a reply is lost, the record may be stored
 // twice.
 func (d *Display) PublishRecord(ctx context.Context, record []byte) error {
-	if err := checkShown(record); err != nil {
+	if err := checkDisplayed(record); err != nil {
 		return fmt.Errorf("store: a record: %w", err)
 	}
 	_, err := d.at.write(ctx, recordScript, "a record", values{"records": d.at.key("records"), "kept": maxRecords, "record": string(record)})
 	return err
 }
 
-// PublishActivity stores the current activity of the member's worker, a JSON object of at most MaxShown bytes. It replaces
+// PublishActivity stores the current activity of the member's worker, a JSON object of at most MaxDisplayBytes bytes. It replaces
 // the previous one.
 func (d *Display) PublishActivity(ctx context.Context, activity []byte) error {
-	if err := checkShown(activity); err != nil {
+	if err := checkDisplayed(activity); err != nil {
 		return fmt.Errorf("store: an activity: %w", err)
 	}
 	_, err := d.at.write(ctx, activityScript, "an activity", values{"activities": d.at.key("activity"), "activity": string(activity)})
 	return err
 }
 
-func checkShown(text []byte) error {
-	if len(text) > MaxShown {
-		return fmt.Errorf("%d bytes; the limit is %d", len(text), MaxShown)
+func checkDisplayed(text []byte) error {
+	if len(text) > MaxDisplayBytes {
+		return fmt.Errorf("%d bytes; the limit is %d", len(text), MaxDisplayBytes)
 	}
 	if !json.Valid(text) || !strings.HasPrefix(string(text), "{") {
 		return errors.New("it is not a JSON object")
@@ -86,7 +86,7 @@ func (d *Display) Records(ctx context.Context, after string) (records []Record, 
 func readRecord(key string, e redis.XMessage) (Record, error) {
 	agent, _ := e.Values["agent"].(string)
 	text, _ := e.Values["record"].(string)
-	if err := errors.Join(checkName("an agent", agent), checkShown([]byte(text))); err != nil {
+	if err := errors.Join(checkName("an agent", agent), checkDisplayed([]byte(text))); err != nil {
 		return Record{}, &MalformedError{Key: key + " " + clip(e.ID), Msg: err.Error()}
 	}
 	return Record{agent, json.RawMessage(text)}, nil
@@ -101,7 +101,7 @@ func (d *Display) Activities(ctx context.Context) (map[string]json.RawMessage, e
 	}
 	out := map[string]json.RawMessage{}
 	for agent, text := range texts {
-		if err := errors.Join(checkName("an agent", agent), checkShown([]byte(text))); err != nil {
+		if err := errors.Join(checkName("an agent", agent), checkDisplayed([]byte(text))); err != nil {
 			return nil, &MalformedError{Key: d.at.key("activity") + " " + clip(agent), Msg: err.Error()}
 		}
 		out[agent] = json.RawMessage(text)

@@ -58,7 +58,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	if err != nil || len(all) > maxRecords+100 || len(all) < maxRecords || string(all[len(all)-1].JSON) != string(record(-1)) {
 		t.Errorf("%d records are left, want about %d with the newest last; error %v", len(all), maxRecords, err)
 	}
-	for _, text := range []string{"", "17", `{"a":`, `{"a":"` + strings.Repeat("x", MaxShown) + `"}`} {
+	for _, text := range []string{"", "17", `{"a":`, `{"a":"` + strings.Repeat("x", MaxDisplayBytes) + `"}`} {
 		if boss.Display.PublishRecord(ctx, []byte(text)) == nil || boss.Display.PublishActivity(ctx, []byte(text)) == nil {
 			t.Errorf("publishing %.20q: got no error", text)
 		}
@@ -134,8 +134,8 @@ func TestFinishedRollouts(t *testing.T) {
 		}
 		got, err := help.Display.FinishedRollouts(ctx, p, append(ids, "c/0"))
 		must(t, err)
-		if len(got) != 1 || got[0].Answer != "answer 1" || got[0].Calls["help"] != 10 || len(got[0].Delegations) != shownCalls {
-			t.Fatalf("got rollouts %+v, want one with 10 calls, %d of them shown", got, shownCalls)
+		if len(got) != 1 || got[0].Answer != "answer 1" || got[0].Calls["help"] != 10 || len(got[0].Delegations) != listedCalls {
+			t.Fatalf("got rollouts %+v, want one with 10 calls, %d of them shown", got, listedCalls)
 		}
 		for i, d := range got[0].Delegations {
 			task := fmt.Sprintf("task %d of 1", i)

@@ -15,11 +15,11 @@ const (
 	forwardAndBackward = 3
 )
 
-// deal divides the sequences of a batch among ranks. Sequences of one group often begin alike, so a group of at most
-// `whole` rows stays together; larger groups are cut as in microBatches. The longest are dealt first, each to the rank
+// divideAmongRanks divides the sequences of a batch among ranks. Sequences of one group often begin alike, so a group of at most
+// `whole` rows stays together; larger groups are cut as in microBatches. The longest are assigned first, each to the rank
 // with the least load so far, or to the first such rank. A row adds `passes` to the load. A rank's sequences keep their
 // order.
-func (p packer) deal(batch []*Sequence, whole, passes int, load []int) (shares [][]*Sequence) {
+func (p packer) divideAmongRanks(batch []*Sequence, whole, passes int, load []int) (shares [][]*Sequence) {
 	if len(load) == 1 {
 		return [][]*Sequence{batch}
 	}
@@ -49,7 +49,7 @@ func (p packer) deal(batch []*Sequence, whole, passes int, load []int) (shares [
 // ownMicroBatches returns this rank's share of a batch, in micro-batches.
 func (l *Learner) ownMicroBatches(batch []*Sequence, whole, passes int, load []int) [][]*Sequence {
 	p := packerOf(l.model)
-	return p.microBatches(p.deal(batch, whole, passes, load)[l.group.Rank()], l.opt.MicroBatchTokens)
+	return p.microBatches(p.divideAmongRanks(batch, whole, passes, load)[l.group.Rank()], l.opt.MicroBatchTokens)
 }
 
 // updatePlan holds the data that ranks exchange before an update: one rank's own data, or the combination of all ranks' data.

@@ -23,7 +23,7 @@ func groupOf(group int64, n, rows int) (all []*Sequence) {
 func TestDealtLongestFirst(t *testing.T) {
 	batch := slices.Concat(groupOf(0, 1, 5), groupOf(1, 2, 4), groupOf(2, 1, 3), groupOf(3, 1, 3))
 	load := []int{0, 0, 2}
-	shares := packer{}.deal(batch, 100, forwardOnly, load)
+	shares := packer{}.divideAmongRanks(batch, 100, forwardOnly, load)
 	// 8 rows of group 1 go to rank 0, 5 of group 0 to rank 1, 3 of group 2 to rank 2 with 2, 3 of group 3 to rank 1, of equals the first.
 	want := [][]int64{{1, 1}, {0, 3}, {2}}
 	for r, share := range shares {
@@ -43,7 +43,7 @@ func groupsIn(share []*Sequence) (groups []int64) {
 	return groups
 }
 
-// Random batches, dealt to random numbers of ranks: every sequence is dealt once and keeps its place
+// Random batches, divided among random numbers of ranks: every sequence is assigned once and keeps its place
 // in the order. A group stays whole if it fits, and the loads of two ranks differ by at most one unit.
 func TestDealing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -55,7 +55,7 @@ func TestDealing(t *testing.T) {
 		}
 		size := 1 + rng.IntN(6)
 		load := make([]int, size)
-		shares := packer{}.deal(batch, whole, forwardAndBackward, load)
+		shares := packer{}.divideAmongRanks(batch, whole, forwardAndBackward, load)
 		owners, all := map[int64]map[int]bool{}, []*Sequence(nil)
 		for r, share := range shares {
 			if !slices.IsSortedFunc(share, func(a, b *Sequence) int { return cmp.Compare(a.ID, b.ID) }) {
@@ -70,11 +70,11 @@ func TestDealing(t *testing.T) {
 			all = append(all, share...)
 		}
 		if len(shares) != size || !slices.Equal(byID(all), byID(batch)) {
-			t.Fatalf("round %d: %d sequences for %d ranks, dealt %d to %d", round, len(batch), size, len(all), len(shares))
+			t.Fatalf("round %d: %d sequences for %d ranks, assigned %d to %d", round, len(batch), size, len(all), len(shares))
 		}
 		for g, ranks := range owners {
 			if len(ranks) > 1 { // none is longer than whole
-				t.Errorf("round %d: group %d is dealt to %d ranks", round, g, len(ranks))
+				t.Errorf("round %d: group %d is assigned to %d ranks", round, g, len(ranks))
 			}
 		}
 		if size > 1 && slices.Max(load)-slices.Min(load) > forwardAndBackward*whole {
@@ -83,10 +83,10 @@ func TestDealing(t *testing.T) {
 	}
 }
 
-// A group too large for one micro-batch is dealt in parts of a micro-batch each.
+// A group too large for one micro-batch is assigned in parts of a micro-batch each.
 func TestHugeGroupIsCut(t *testing.T) {
 	load := make([]int, 3)
-	shares := packer{}.deal(groupOf(7, 9, 10), 30, forwardOnly, load)
+	shares := packer{}.divideAmongRanks(groupOf(7, 9, 10), 30, forwardOnly, load)
 	for r, share := range shares {
 		if len(share) != 3 || load[r] != 30 {
 			t.Errorf("rank %d has %d sequences, loads %v; want 3 of 30 rows each", r, len(share), load)
