@@ -56,7 +56,7 @@ func (c *storeACLCmd) Run() error {
 			return errors.New("--file: users of an ACL file need a password, and neither store.password_env nor store.password_file names one")
 		}
 		begin, hash = "user", fmt.Sprintf("#%x ", sha256.Sum256([]byte(password)))
-		fmt.Println("user default reset off ~* &* +@all") // Redis loads its append-only file with the rights of this user
+		fmt.Println("user default reset off ~* &* +@all") // Redis loads its append-only file with the permissions of this user
 	}
 	for _, u := range users {
 		rules, err := store.ACLRules(cfg.Run.Name, cfg.Store.URL, u)
