@@ -46,6 +46,7 @@ type Config struct {
 	Task Task `yaml:"task"`
 
 	// The algorithm: groups, alignment, objective. Names and defaults follow docs/algorithm.md.
+	// Keep the defaults of align.mode, sub_group, convention and exact_lag unless you compare methods.
 	GRPO GRPO `yaml:"grpo"`
 
 	// Held-out evaluation during training.
