@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/yuin/gopher-lua/parse"
 )
 
 var update = flag.Bool("update", false, "write the list of bugs into the document")
@@ -35,7 +37,7 @@ func TestPromisesAreHeld(t *testing.T) {
 	}
 }
 
-// TestBugs: the text that a bug replaces occurs once in its file, and the tests of its suite exist.
+// TestBugs: the text that a bug replaces occurs once in its file, a script with a bug is Lua, and the tests of its suite exist.
 func TestBugs(t *testing.T) {
 	names := map[string]bool{}
 	for _, b := range bugs {
@@ -45,6 +47,12 @@ func TestBugs(t *testing.T) {
 		}
 		if n := bytes.Count(text, []byte(b.Old)); n != 1 {
 			t.Errorf("%s: the text occurs %d times in %s, want once", b.Name, n, b.File)
+		}
+		if filepath.Ext(b.File) == ".lua" {
+			changed := strings.Replace(string(text), b.Old, b.New, 1)
+			if _, err := parse.Parse(strings.NewReader(changed), b.File); err != nil {
+				t.Errorf("%s: the script with the bug is not Lua, so any test finds it: %v", b.Name, err)
+			}
 		}
 		if names[b.Name] {
 			t.Errorf("two bugs have the name %q", b.Name)
