@@ -71,14 +71,23 @@ func walk(v reflect.Value, around leaf, visit visitor) {
 				visit.leaf(l)
 			}
 		case f.typ.Kind() == reflect.Pointer && f.typ != optionalType && value.IsNil():
-		case f.typ == pathType && !slices.Contains(strings.Split(f.tag.Get("words"), "|"), value.String()):
-			l.text = quote(string(visit.path(Path(value.String()), f.tag.Get("hub") == "true")))
+		case f.typ == pathType && !isWord(f, value.String()):
+			path := visit.path(Path(value.String()), f.tag.Get("hub") == "true")
+			if path != "" && isWord(f, string(path)) {
+				path = "./" + path // a file with the name of a word
+			}
+			l.text = quote(string(path))
 			visit.leaf(l)
 		default:
 			l.text = scalarText(value)
 			visit.leaf(l)
 		}
 	}
+}
+
+// isWord reports whether a text is one of the words that the key of a path has instead of paths.
+func isWord(f field, text string) bool {
+	return slices.Contains(strings.Split(f.tag.Get("words"), "|"), text)
 }
 
 // scalarText writes a value as YAML that reads back as the same value.

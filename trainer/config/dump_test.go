@@ -30,6 +30,7 @@ agents:
 		{nil, []string{"cold_start.demonstrations=none"}},
 		{[]string{"cold_start.demonstrations=./parts"}, []string{"run.steps=2"}},
 		{[]string{"cold_start.demonstrations=./task"}, nil},
+		{[]string{"agents.help.lora={init: ./gaussian}"}, nil},
 		{[]string{"cold_start.demonstrations=none"}, []string{"run.steps=2"}},
 		{[]string{"run.arm=single"}, []string{"run.arm=team"}},
 		{[]string{remote}, []string{"agents.help.engine.weights.dtype=fp32"}},

@@ -141,7 +141,7 @@ type Eval struct {
 type ColdStart struct {
 	// none: no cold start. task: the task's own demonstrations. Otherwise the path of a file of chats: JSON lines, a JSON array, or
 	// Parquet.
-	Demonstrations Path `yaml:"demonstrations" common:"true" default:"none" words:"none|task" off:"none"`
+	Demonstrations Path `yaml:"demonstrations" common:"true" default:"none" words:"none|task|parts" off:"none"`
 
 	// Number of queries with demonstrations. From a file of chats, each agent uses its first `queries` chats.
 	Queries int `yaml:"queries" default:"3072" min:"1" max:"1e6"`

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strconv"
 	"time"
 
@@ -173,9 +172,6 @@ func (c *Config) from(dir string) pathWriter {
 		relative, err := filepath.Rel(dir, c.Resolve(p))
 		if err != nil { // dir is relative
 			return Path(c.Resolve(p))
-		}
-		if slices.Contains([]string{"none", "task", "parts"}, relative) { // words of cold_start.demonstrations and of a tokenizer
-			relative = "./" + relative
 		}
 		return Path(relative)
 	}
