@@ -29,6 +29,9 @@
 //
 // Load reads a file, reports all unknown keys and bad values with file, line and column, and fills in the defaults.
 // This package opens no model, data set or socket; Config.Find checks whether a model exists.
+//
+// Programs may rely on Load, Parse, the structs and Config.RunDir (docs/library.md). The other methods derive what mgrpo's own packages
+// need, and change without notice.
 package config
 
 import "time"
