@@ -62,6 +62,7 @@ type trieNode struct {
 	token int32 // index of the token that ends here, -1 for none
 }
 
+// add adds a token. Of equal tokens, a special one is found, or else the first, as in the tokenizers library.
 func (m *matcher) add(t addedToken) {
 	if len(m.nodes) == 0 {
 		m.nodes = []trieNode{{token: -1}}
@@ -70,6 +71,9 @@ func (m *matcher) add(t addedToken) {
 	at := int32(0)
 	for i := range len(t.content) {
 		at = m.child(at, t.content[i])
+	}
+	if same := m.nodes[at].token; same >= 0 && (m.tokens[same].special || !t.special) {
+		return // normalisation made two tokens equal
 	}
 	m.nodes[at].token = int32(len(m.tokens))
 	m.tokens = append(m.tokens, t)

@@ -19,3 +19,16 @@ func TestLongestAddedToken(t *testing.T) {
 		}
 	}
 }
+
+// TestEqualAddedTokens: normalisation may make added tokens equal. As in the tokenizers library, a special one is found, or else the first.
+func TestEqualAddedTokens(t *testing.T) {
+	for want, special := range [][]bool{{false, false}, {false, true}} {
+		var m matcher
+		for i, s := range special {
+			m.add(addedToken{id: int32(i), content: "é", special: s})
+		}
+		if got := m.longest("é"); got == nil || got.id != int32(want) {
+			t.Errorf("special %v: got %v, want token %d", special, got, want)
+		}
+	}
+}

@@ -121,8 +121,8 @@ func (r *regex) probe() (err error) {
 }
 
 // translator rewrites Oniguruma's Ruby syntax as regexp2's where the two differ: possessive quantifiers become atomic
-// groups, \w is Unicode's, and case-insensitive contractions match ſ, which folds to s. Classes inside classes are refused,
-// since regexp2 reads them as characters.
+// groups, \w and \b have Oniguruma's word characters, (?m) lets a point match line ends, and case-insensitive contractions match ſ,
+// which folds to s. Classes inside classes are refused, since regexp2 reads them as characters.
 type translator struct {
 	in     string
 	at     int
@@ -132,7 +132,11 @@ type translator struct {
 }
 
 const (
-	wordClass     = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}`
+	wordSet       = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}Ⓐ-ⓩ🄰-🅉🅐-🅩🅰-🆉` // Oniguruma's \w in a class
+	wordClass     = "[" + wordSet + "²³¹¼-¾]"                  // and elsewhere
+	notWordClass  = "[^" + wordSet + "²³¹¼-¾]"
+	boundary      = "(?:(?<=" + wordClass + ")(?!" + wordClass + ")|(?<!" + wordClass + ")(?=" + wordClass + "))"
+	notBoundary   = "(?:(?<=" + wordClass + ")(?=" + wordClass + ")|(?<!" + wordClass + ")(?!" + wordClass + "))"
 	contractions  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)`
 	contractions2 = `'(?i:[sdmt]|ll|ve|re)`
 )
@@ -168,6 +172,7 @@ func (t *translator) next() error {
 		t.atom = -1
 		if t.at < len(t.in) && t.in[t.at] == '?' {
 			t.copy(1)
+			t.options()
 		}
 	case ')':
 		if len(t.groups) == 0 {
@@ -191,6 +196,15 @@ func (t *translator) next() error {
 	return nil
 }
 
+// options copies the options of a group. Oniguruma's m is regexp2's s.
+func (t *translator) options() {
+	letters := t.in[t.at : t.at+strings.IndexAny(t.in[t.at:]+")", ":)")]
+	if strings.Trim(letters, "imx-") == "" {
+		t.out = append(t.out, strings.ReplaceAll(letters, "m", "s")...)
+		t.at += len(letters)
+	}
+}
+
 // quantifier copies a quantifier. A + after it makes it possessive.
 func (t *translator) quantifier() {
 	t.copy(1)
@@ -210,26 +224,22 @@ func (t *translator) escape(inClass bool) error {
 	if t.at+1 == len(t.in) {
 		return fmt.Errorf("it ends in a backslash")
 	}
-	switch t.in[t.at+1] {
-	case 'w', 'W':
-		upper := t.in[t.at+1] == 'W'
-		if upper && inClass {
-			return fmt.Errorf(`\W in a class`)
+	switch c := t.in[t.at+1]; c {
+	case 'w', 'W', 'b', 'B':
+		class, known := map[byte]string{'w': wordClass, 'W': notWordClass, 'b': boundary, 'B': notBoundary}[c], true
+		if inClass {
+			class, known = map[byte]string{'w': wordSet, 'b': `\b`}[c]
+		}
+		if !known {
+			return fmt.Errorf(`\%c in a class`, c)
 		}
 		t.at += 2
-		class := "[" + wordClass + "]"
-		switch {
-		case inClass:
-			class = wordClass
-		case upper:
-			class = "[^" + wordClass + "]"
-		}
 		t.out = append(t.out, class...)
 		return nil
 	case 'p', 'P':
 		return t.property()
 	case 'h', 'H', 'R', 'X', 'K', 'G', 'g', 'k', 'y', 'Y', 'O', 'N':
-		return fmt.Errorf(`\%c`, t.in[t.at+1])
+		return fmt.Errorf(`\%c`, c)
 	}
 	_, n := utf8.DecodeRuneInString(t.in[t.at+1:])
 	t.copy(1 + n)

@@ -31,6 +31,23 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// TestRegex compares with the pieces that the tokenizers library makes with Oniguruma, separated by |.
+func TestRegex(t *testing.T) {
+	for pattern, want := range map[string]string{
+		`\w+`: "x²|+|½| |y| |Ⓐb| |हिन्दी", `[\w]+`: "x|²|Ⓐ", `\W+`: "a²½| ,|Ⓐ", `\b`: "हिन्दी| |2½|, |x", `\B`: "ह|ि|2|½,|,x",
+		`\d{1,3}(?=(?:\d{3})*\b)`: "1234567\u0903 |12", `a(?m:.)b.`: "a\nba|\nb\n", `(?im)A.|(?-m:b.)`: "a\n|b\n|ba",
+	} {
+		p, err := CompileRegex(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := cutAll(Split(p, Isolated, false), strings.ReplaceAll(want, "|", ""))
+		if joined := strings.Join(got, "|"); joined != want {
+			t.Errorf("%s:\n got %q\nwant %q", pattern, joined, want)
+		}
+	}
+}
+
 // FuzzSplit checks that the pieces of a text, joined, are the text.
 func FuzzSplit(f *testing.F) {
 	for _, s := range []string{"don't 'S a  b\r\n\n c", "'ſ '", "１２３4 ５", " \u0085\u3000x", "!?\r\n"} {
