@@ -31,13 +31,13 @@ func init() { // set in init, because map itself looks up filters
 		"first": ofItems(endFilter(false)), "float": floatFilter, "format": formatFilter, "indent": indentFilter, "int": intFilter,
 		"items": asGenerator(itemsFilter),
 		"join":  ofItems(joinFilter), "last": ofItems(endFilter(true)), "length": lengthFilter, "list": ofItems(listFilter),
-		"lower": ofText(mapMethod(strings.ToLower)), "map": asGenerator(mapFilter), "max": ofItems(extremeFilter(1)), "min": ofItems(extremeFilter(-1)),
+		"lower": ofText(mapMethod(lower)), "map": asGenerator(mapFilter), "max": ofItems(extremeFilter(1)), "min": ofItems(extremeFilter(-1)),
 		"reject": asGenerator(selectFilter(false, false)), "rejectattr": asGenerator(selectFilter(false, true)),
 		"replace": ofText(withArity(2, 3, (*renderer).replace)),
 		"reverse": reverseFilter, "round": roundFilter, "safe": safeFilter, "select": asGenerator(selectFilter(true, false)),
 		"selectattr": asGenerator(selectFilter(true, true)), "sort": ofItems(sortFilter), "string": ofText(stringFilter), "sum": ofItems(sumFilter),
 		"title": ofText(mapMethod(titleWords)), "tojson": withArity(0, 4, tojsonFilter), "trim": ofText(withArity(0, 1, stripMethod(strings.TrimFunc))),
-		"unique": asGenerator(ofItems(uniqueFilter)), "upper": ofText(mapMethod(strings.ToUpper)), "wordcount": ofText(wordcountFilter),
+		"unique": asGenerator(ofItems(uniqueFilter)), "upper": ofText(mapMethod(upper)), "wordcount": ofText(wordcountFilter),
 	}
 }
 

@@ -103,7 +103,7 @@ func (r *renderer) keys(items []any, path any, caseSensitive bool) ([]any, error
 	keys, err := r.attributes(items, path)
 	for i, k := range keys {
 		if s, ok := text(k); ok && !caseSensitive {
-			keys[i] = strings.ToLower(s)
+			keys[i] = lower(s)
 			err = cmp.Or(err, r.spend(len(s)))
 		}
 	}

@@ -9,6 +9,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
+
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/ordered"
 )
 
@@ -103,9 +106,9 @@ var stringMethods = map[string]methodOf[string]{
 	"splitlines":   withArity(0, 1, (*renderer).lines),
 	"startswith":   withArity(1, 1, affixMethod(strings.HasPrefix)),
 	"endswith":     withArity(1, 1, affixMethod(strings.HasSuffix)),
-	"upper":        mapMethod(strings.ToUpper),
-	"lower":        mapMethod(strings.ToLower),
-	"casefold":     mapMethod(strings.ToLower),
+	"upper":        mapMethod(upper),
+	"lower":        mapMethod(lower),
+	"casefold":     mapMethod(func(s string) string { return cases.Fold().String(s) }),
 	"format":       formatMethod,
 	"title":        mapMethod(title),
 	"capitalize":   mapMethod(capitalize),
@@ -398,12 +401,16 @@ func caseMethod(want, not func(rune) bool) methodOf[string] {
 	}
 }
 
+// upper and lower follow Unicode's rules for texts, as Python does: ß becomes SS, and Σ at the end of a word ς.
+func upper(s string) string { return cases.Upper(language.Und).String(s) }
+func lower(s string) string { return cases.Lower(language.Und).String(s) }
+
 func capitalize(s string) string {
 	r, n := utf8.DecodeRuneInString(s)
 	if n == 0 {
 		return s
 	}
-	return string(unicode.ToTitle(r)) + strings.ToLower(s[n:])
+	return string(unicode.ToTitle(r)) + lower(s)[len(lower(string(r))):]
 }
 
 func title(s string) string {
