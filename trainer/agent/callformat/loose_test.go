@@ -123,9 +123,9 @@ func TestValuesWithoutEnd(t *testing.T) {
 }
 
 // TestLooseCalls: calls without arguments, Granite 3.1's list without a closing mark (vLLM's granite parser), Kimi's ids with white space
-// and without "functions." (vLLM's kimi_k2 parser).
+// and without "functions." (vLLM's kimi_k2 parser), Mistral's calls without [ARGS] (vLLM's mistral parser), LFM2's JSON (llama.cpp).
 func TestLooseCalls(t *testing.T) {
-	kimi := learned(t, "llamacpp_moonshotai-Kimi-K2")
+	kimi, lfm2 := learned(t, "llamacpp_moonshotai-Kimi-K2"), learned(t, "trl_lfm2_v2")
 	const oslo = `get_weather {"text": "Oslo"} `
 	for _, c := range []struct {
 		f          Format
@@ -141,6 +141,11 @@ func TestLooseCalls(t *testing.T) {
 		{Hermes, `<tool_call>[{"name": "get_weather", "arguments": {"text": "Oslo"}}, {"name": "now", "arguments": {}}]`, oslo + "now {} "},
 		{kimi, `<|tool_calls_section_begin|><|tool_call_begin|> functions.get_weather:0 <|tool_call_argument_begin|> {"text": "Oslo"} <|tool_call_end|>`, oslo},
 		{kimi, `<|tool_calls_section_begin|><|tool_call_begin|>get_weather:0<|tool_call_argument_begin|>{"text": "Oslo"}<|tool_call_end|>`, oslo},
+		{kimi, `<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|> <|tool_call_end|>`, "now {} "},
+		{mistral{names: true}, `[TOOL_CALLS]get_weather{"text": "Oslo"}[TOOL_CALLS]now[ARGS]{}`, oslo + "now {} "},
+		{mistral{names: true}, `[TOOL_CALLS]get_weather[ARGS]{"text": "{"}`, `get_weather {"text": "{"} `},
+		{lfm2, `<|tool_call_start|>[{"name": "get_weather", "arguments": {"text": "Oslo"}}, {"name": "now", "arguments": {}}]<|tool_call_end|>`, oslo + "now {} "},
+		{lfm2, `<|tool_call_start|>{"name": "get_weather", "arguments": {"text": "Oslo"}}<|tool_call_end|>`, oslo},
 	} {
 		if got := readings(c.f, c.text); got != c.want {
 			t.Errorf("%q is read as %s, want %s", c.text, got, c.want)

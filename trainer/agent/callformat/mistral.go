@@ -15,6 +15,8 @@ const (
 //
 //	[TOOL_CALLS][{"name": ..., "arguments": {...}, "id": ...}, ...]
 //	[TOOL_CALLS]NAME[ARGS]{...}[TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...}
+//
+// In the second form a model may leave out [ARGS].
 type mistral struct{ names bool } // the template prints the second form
 
 func (m mistral) Hint() string {
@@ -59,6 +61,9 @@ func (m mistral) Read(text string, _ Functions) Reading {
 // named reads NAME[ARGS]{...} at an index and returns the call and the index of its end.
 func (m mistral) named(text string, at int) (Call, int) {
 	name, arguments, found := strings.Cut(text[at:], mistralArgs)
+	if i := strings.IndexByte(name, '{'); i >= 0 {
+		name, arguments, found = name[:i], text[at+i:], true
+	}
 	name, _, _ = strings.Cut(name, mistralID)
 	name = strings.TrimSpace(name)
 	if !found || name == "" || strings.ContainsAny(name, "[]{}\n") {

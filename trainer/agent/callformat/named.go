@@ -2,6 +2,7 @@ package callformat
 
 import (
 	"cmp"
+	"encoding/json"
 	"regexp"
 	"strings"
 )
@@ -47,6 +48,9 @@ func (n *namedFormat) Read(text string, _ Functions) Reading {
 			return []Call{{Problem: "the tool call has no name before its arguments. " + n.Hint()}}, at
 		}
 		name, at := text[begin+m[2]:begin+m[3]], begin+m[1]
+		if end := skipMark(text, at, n.close); end > at { // some models write nothing for a call without arguments
+			return []Call{{Name: name, Arguments: json.RawMessage("{}")}}, end
+		}
 		raw, length, err := decode(text[at:])
 		if err != nil {
 			return []Call{invalid(err, n.Hint())}, at

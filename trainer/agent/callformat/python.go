@@ -6,7 +6,7 @@ import (
 )
 
 // python is a list of Python calls between marks: [f(a='text', b=[1, None]), g()]. In OLMo 3's notation, each call is on its own line
-// instead.
+// instead. LFM2 may be asked for JSON between its marks: [{"name": ..., "arguments": {...}}].
 type python struct {
 	open, close string
 	lines       bool
@@ -25,7 +25,11 @@ func (p python) SafeLen(text string) int { return SafeLen(text, p.open) }
 
 func (p python) Read(text string, _ Functions) Reading {
 	return readMarked(text, p.open, func(at int) ([]Call, int) {
-		calls, end := pythonCalls(text, skipSpace(text, at), p.Hint())
+		at = skipSpace(text, at)
+		calls, end := pythonCalls(text, at, p.Hint())
+		if inner := strings.TrimLeft(text[at:], "[ \n"); strings.HasPrefix(inner, "{") {
+			calls, end = readValues(text, at, func(raw []byte) Call { return callOf(raw, "name", "arguments", p.Hint()) }, p.Hint())
+		}
 		if c := skipSpace(text, end); strings.HasPrefix(text[c:], p.close) {
 			end = c + len(p.close)
 		}
