@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
@@ -122,10 +123,11 @@ func (a *AgentServer) logProbs(t *turn) []jsonObject {
 	return out
 }
 
+// texts returns the texts of the turn's tokens. A token that is part of a character has U+FFFD, as in vLLM.
 func (a *AgentServer) texts(t *turn) []string {
 	out := make([]string, len(t.out.Tokens))
 	for i, id := range t.out.Tokens {
-		out[i] = a.Tokenizer.Token(id)
+		out[i] = strings.ToValidUTF8(string(a.Tokenizer.TokenBytes(id)), "\ufffd")
 	}
 	return out
 }

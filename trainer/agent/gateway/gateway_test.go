@@ -172,11 +172,11 @@ func TestControlTokensOfCalls(t *testing.T) {
 	}
 }
 
-// TestMessagesOfClients: a call with empty arguments has none (vLLM's _postprocess_messages), a refusal is a text of the assistant, and
-// the older form of a call is refused by name.
+// TestMessagesOfClients: a call with empty arguments has none, and arguments may be an object (vLLM's _postprocess_messages), a refusal is a
+// text of the assistant, a list may have texts in place of parts, and the older form of a call is refused by name.
 func TestMessagesOfClients(t *testing.T) {
 	plain := func(text string) string { return text }
-	for _, arguments := range []string{`""`, "null", `" "`, `"{}"`} {
+	for _, arguments := range []string{`""`, "null", `" "`, `"{}"`, "{}"} {
 		var m message
 		if err := json.Unmarshal([]byte(`{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": `+arguments+`}}]}`), &m); err != nil {
 			t.Fatal(err)
@@ -189,6 +189,9 @@ func TestMessagesOfClients(t *testing.T) {
 	var m message
 	if err := json.Unmarshal([]byte(`{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}`), &m); err != nil || m.Content != "No." {
 		t.Errorf("a refusal: got %q, %v", m.Content, err)
+	}
+	if err := json.Unmarshal([]byte(`{"role": "user", "content": ["a", {"type": "text", "text": "b"}]}`), &m); err != nil || m.Content != "a\nb" {
+		t.Errorf("a text in a list: got %q, %v", m.Content, err)
 	}
 	err := json.Unmarshal([]byte(`{"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}}`), &m)
 	if err == nil || !strings.Contains(err.Error(), "function_call") {
@@ -432,6 +435,9 @@ func TestRefusals(t *testing.T) {
 		{jsonObject{"chat_template_kwargs": jsonObject{"add_generation_prompt": false}}, "chat_template_kwargs", "chat_template_kwargs"},
 		{jsonObject{"temperature": "hot"}, "temperature: it is a JSON string, but must be a number", "must be a number"},
 		{jsonObject{"logit_bias": nil, "tools": nil, "tool_choice": nil, "guided_json": nil}, "", ""},
+		{jsonObject{"stream_options": jsonObject{"continuous_usage_stats": nil}, "response_format": jsonObject{"type": "text", "schema": nil}}, "", ""},
+		{jsonObject{"messages": []jsonObject{{"role": "assistant", "tool_calls": []jsonObject{{"function": jsonObject{"arguments": 1}}}}}},
+			"neither a text nor an object", "neither a text nor an object"},
 		{jsonObject{"messages": []jsonObject{{"role": "user", "content": []jsonObject{{"type": "image_url"}}}}}, "image_url", "image_url"},
 		{jsonObject{"guided_regex": "a*"}, "guided_regex: this field is not supported", "guided_regex"},
 		{jsonObject{"model": "gpt-5"}, "planner, solver", "planner, solver"},
@@ -540,7 +546,7 @@ func TestText(t *testing.T) {
 		sampled := append(tok.Encode(" and on"), tok.StopIDs()[0])
 		whole := slices.Concat(first, sampled, tok.Encode(" until"))
 		if asIDs {
-			ask(first)
+			ask([][]int32{first})
 		} else {
 			ask([]string{"It goes on"})
 		}

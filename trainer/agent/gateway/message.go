@@ -57,7 +57,33 @@ type functionCall struct {
 	Arguments string `json:"arguments"` // JSON text
 }
 
-// content is a text, null, or a list of parts. Only text parts are accepted. They are joined with newlines.
+func (f *functionCall) UnmarshalJSON(data []byte) error {
+	var read struct {
+		Name      string    `json:"name"`
+		Arguments arguments `json:"arguments"`
+	}
+	err := json.Unmarshal(data, &read)
+	f.Name, f.Arguments = read.Name, string(read.Arguments)
+	return err
+}
+
+// arguments are JSON text. Requests may also have them as an object or null.
+type arguments string
+
+func (a *arguments) UnmarshalJSON(data []byte) error {
+	var text *string
+	switch err := json.Unmarshal(data, &text); {
+	case data[0] == '{':
+		*a = arguments(data)
+	case err != nil:
+		return invalid("messages", "the arguments of a call are neither a text nor an object")
+	case text != nil:
+		*a = arguments(*text)
+	}
+	return nil
+}
+
+// content is a text, null, or a list of texts and of parts. Only text parts are accepted. They are joined with newlines.
 type content string
 
 func (c *content) UnmarshalJSON(data []byte) error {
@@ -68,11 +94,7 @@ func (c *content) UnmarshalJSON(data []byte) error {
 		}
 		return nil
 	}
-	var parts []struct {
-		Type    string `json:"type"`
-		Text    string `json:"text"`
-		Refusal string `json:"refusal"` // the text of a part of the type refusal
-	}
+	var parts []part
 	if err := json.Unmarshal(data, &parts); err != nil {
 		return invalid("messages", "content is neither a text nor a list of parts")
 	}
@@ -85,6 +107,22 @@ func (c *content) UnmarshalJSON(data []byte) error {
 	}
 	*c = content(strings.Join(texts, "\n"))
 	return nil
+}
+
+// part is a part of a content. A text in its place is a part of the type text.
+type part struct {
+	Type    string `json:"type"`
+	Text    string `json:"text"`
+	Refusal string `json:"refusal"` // the text of a part of the type refusal
+}
+
+func (p *part) UnmarshalJSON(data []byte) error {
+	type plain part
+	if data[0] == '"' {
+		p.Type = "text"
+		return json.Unmarshal(data, &p.Text)
+	}
+	return json.Unmarshal(data, (*plain)(p))
 }
 
 // checkMessages refuses messages that no template can render, and changes the role developer to its older name system.

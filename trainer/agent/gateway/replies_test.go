@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/tokenizertest"
@@ -40,5 +42,20 @@ func TestTemplatePrintsEmptyThinking(t *testing.T) {
 	s.chat("solver", ticketOf("q", 1), messages, nil)
 	if got := s.finish("solver", ticketOf("q", 1)); len(got) != 1 || len(got[0].Rows) != 1 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestTokenTexts: log-probs have the text of each token, as in OpenAI's replies, and not its name in the vocabulary.
+func TestTokenTexts(t *testing.T) {
+	s := newAlone(t, "smollm2")
+	s.says = "It is wörd\n now"
+	var answer struct {
+		Choices []struct{ LogProbs struct{ Tokens []string } }
+	}
+	if err := json.Unmarshal(s.post("completions", jsonObject{"prompt": "?", "logprobs": 1}).Body.Bytes(), &answer); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(answer.Choices[0].LogProbs.Tokens, ""); !strings.HasPrefix(got, s.says) {
+		t.Errorf("the texts of the tokens are %q, want %q", got, s.says)
 	}
 }

@@ -40,6 +40,9 @@ type options struct {
 // ignoredFields are the names of fields that have no effect.
 var ignoredFields = []string{"seed", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 
+// optionObjects are the names of fields that are objects of options.
+var optionObjects = []string{"response_format", "stream_options", "text", "reasoning"}
+
 type streamOptions struct {
 	IncludeUsage       bool `json:"include_usage"`
 	IncludeObfuscation bool `json:"include_obfuscation"`
@@ -90,6 +93,7 @@ func (p *prompt) UnmarshalJSON(data []byte) error {
 	var text string
 	var ids []int32
 	var texts []string
+	var lists [][]int32
 	switch { // a failed read may leave the beginning of a list behind
 	case json.Unmarshal(data, &text) == nil:
 		*p = prompt{text: text}
@@ -99,6 +103,9 @@ func (p *prompt) UnmarshalJSON(data []byte) error {
 		return nil
 	case json.Unmarshal(data, &texts) == nil && len(texts) == 1:
 		*p = prompt{text: texts[0]}
+		return nil
+	case json.Unmarshal(data, &lists) == nil && len(lists) == 1:
+		*p = prompt{ids: lists[0]}
 		return nil
 	}
 	return invalid("prompt", "it must be one text or one list of token ids")
@@ -127,7 +134,7 @@ func (s *stopStrings) UnmarshalJSON(data []byte) error {
 }
 
 // parse reads a body with known fields. It refuses an unknown field instead of ignoring it, because the field may be
-// meant to change the sampling. A field that is null counts as absent.
+// meant to change the sampling. A field that is null counts as absent, also in the objects of optionObjects.
 func parse(body []byte, into any) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
@@ -136,6 +143,13 @@ func parse(body []byte, into any) error {
 	maps.DeleteFunc(fields, func(name string, value json.RawMessage) bool {
 		return slices.Contains(ignoredFields, name) || string(value) == "null"
 	})
+	for _, name := range optionObjects {
+		var inner map[string]json.RawMessage
+		if json.Unmarshal(fields[name], &inner) == nil && inner != nil {
+			maps.DeleteFunc(inner, func(_ string, value json.RawMessage) bool { return string(value) == "null" })
+			fields[name], _ = json.Marshal(inner) // JSON always marshals
+		}
+	}
 	known, err := json.Marshal(fields)
 	if err != nil {
 		return err

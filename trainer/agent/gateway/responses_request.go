@@ -85,14 +85,14 @@ func (i *items) UnmarshalJSON(data []byte) error {
 
 // item is a message, a call of a function, the result of a call, or reasoning.
 type item struct {
-	Type      string  `json:"type"` // "": message
-	Role      string  `json:"role"`
-	Content   content `json:"content"` // content of a message, or text of reasoning
-	Summary   content `json:"summary"` // summary of reasoning
-	CallID    string  `json:"call_id"`
-	Name      string  `json:"name"`
-	Arguments string  `json:"arguments"`
-	Output    content `json:"output"`
+	Type      string    `json:"type"` // "": message
+	Role      string    `json:"role"`
+	Content   content   `json:"content"` // content of a message, or text of reasoning
+	Summary   content   `json:"summary"` // summary of reasoning
+	CallID    string    `json:"call_id"`
+	Name      string    `json:"name"`
+	Arguments arguments `json:"arguments"`
+	Output    content   `json:"output"`
 }
 
 // chat returns the chat request for the same turn.
@@ -166,7 +166,7 @@ func (r *chatRequest) add(i item) *apiError {
 		turn(false).Reasoning = string(cmp.Or(i.Content, i.Summary))
 	case "function_call":
 		m := turn(true)
-		m.ToolCalls = append(m.ToolCalls, toolCall{ID: i.CallID, Type: "function", Function: functionCall{Name: i.Name, Arguments: i.Arguments}})
+		m.ToolCalls = append(m.ToolCalls, toolCall{ID: i.CallID, Type: "function", Function: functionCall{Name: i.Name, Arguments: string(i.Arguments)}})
 	case "function_call_output":
 		r.Messages = append(r.Messages, message{Role: "tool", ToolCallID: i.CallID, Content: i.Output})
 	default:
