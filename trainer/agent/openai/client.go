@@ -146,15 +146,15 @@ func (c *Client) post(parent context.Context, r Request, w requestForm) (Reply, 
 func (c *Client) read(raw []byte) (Reply, error) {
 	var answer struct {
 		Choices []struct {
-			Message Message         `json:"message"`
+			Message *Message        `json:"message"`
 			Finish  string          `json:"finish_reason"`
 			Error   json.RawMessage `json:"error"`
 		} `json:"choices"`
-		Usage  *Usage          `json:"usage"`
+		Usage  json.RawMessage `json:"usage"`
 		Object string          `json:"object"`
 		Error  json.RawMessage `json:"error"`
 	}
-	err := json.Unmarshal(raw, &answer)
+	err := json.Unmarshal(bytes.TrimPrefix(raw, []byte("\ufeff")), &answer)
 	if !noError(answer.Error) {
 		return Reply{}, c.bodyError(raw, answer.Error)
 	}
@@ -168,12 +168,14 @@ func (c *Client) read(raw []byte) (Reply, error) {
 		return Reply{}, fmt.Errorf("no chat completion: %s", c.quote(string(raw)))
 	}
 	first := answer.Choices[0]
-	reply := Reply{Message: first.Message, Finish: finish(first.Finish)}
-	if !noError(first.Error) || reply.Finish == finishError {
+	reply := Reply{Finish: finish(first.Finish), Usage: usageOf(answer.Usage)}
+	switch {
+	case !noError(first.Error) || reply.Finish == finishError:
 		return Reply{}, c.bodyError(raw, first.Error)
-	}
-	if answer.Usage.possible() {
-		reply.Usage = answer.Usage
+	case first.Message != nil:
+		reply.Message = *first.Message
+	case reply.Finish != "content_filter" && reply.Finish != "length":
+		return Reply{}, fmt.Errorf("a choice without a message: %s", c.quote(string(raw)))
 	}
 	return reply, nil
 }

@@ -72,7 +72,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("path %s, authorization %s", r.URL.Path, r.Header.Get("Authorization"))
 		}
 		io.WriteString(w, `{"choices": [{"finish_reason": "tool_calls", "message": {"role": "assistant", "content": null,
-			"tool_calls": [{"id": "2", "type": "function", "function": {"name": "g", "arguments": "{\"x\": 1}"}}]}}], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}`)
+			"tool_calls": [{"id": "2", "type": "function", "function": {"name": "g", "arguments": "{\"x\": 1}"}}]}}], "usage": {"prompt_tokens": 5.0, "completion_tokens": 3, "cost": "0.1"}, "error": []}`)
 	})
 	call := ToolCall{ID: "1", Type: "function", Function: Function{"f", "{}"}}
 	r, err := c.Complete(t.Context(), Request{Model: "m", MaxTokens: 7, Tools: []json.RawMessage{[]byte(`{"type": "function"}`)},
@@ -84,7 +84,8 @@ func TestCompletion(t *testing.T) {
 }
 
 func TestInvalidUsageIsIgnored(t *testing.T) {
-	for _, usage := range []string{`null`, `{"prompt_tokens": -1, "completion_tokens": 3}`, `{"prompt_tokens": 1, "completion_tokens": 9999999999}`} {
+	for _, usage := range []string{`null`, `[]`, `"none"`, `{"prompt_tokens": "5"}`, `{"prompt_tokens": -1, "completion_tokens": 3}`,
+		`{"prompt_tokens": 1, "completion_tokens": 9999999999}`} {
 		c, _ := ask(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, `{"choices": [{"message": {"content": "hm"}}], "usage": `+usage+`}`)
 		})
@@ -239,6 +240,9 @@ func TestFailures(t *testing.T) {
 		},
 		"not JSON":  func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>"+testKey) },
 		"no choice": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"choices":[]}`) },
+		"no message": func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, `{"choices":[{"text":"yes","finish_reason":"stop"}]}`)
+		},
 		"content of another type": func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"choices":[{"message":{"content":7}}]}`)
 		},
@@ -285,6 +289,10 @@ func TestContextExceeded(t *testing.T) {
 		`{"error": {"type": "invalid_request_error", "message": "prompt is too long: 208310 tokens > 200000 maximum"}}`:                                                  true,
 		"{\"error\": {\"message\": \"input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000\"}}":                                                    true,
 		`[{"error": {"code": 400, "message": "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575).", "status": "INVALID_ARGUMENT"}}]`: true,
+		`{"error": {"code": 400, "message": "the request exceeds the available context size. try increasing the context size", "type": "invalid_request_error"}}`:        true,
+		`{"error": "This model's maximum prompt length is 131072 but the request contains 140000 tokens."}`:                                                              true,
+		"{\"error\": \"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000\"}":                                                       true,
+		`{"message": "Input is too long for requested model."}`:                                                                                                          true,
 		`{"error": {"message": "Unknown parameter: 'min_p'."}}`:                                                                                                          false,
 	} {
 		c, _ := ask(t, Options{}, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, body, http.StatusBadRequest) })
@@ -327,7 +335,7 @@ func TestForms(t *testing.T) {
 			t.Errorf("%s is read as %q (%v), want %q", message, got, err, want)
 		}
 	}
-	for server, want := range map[string]string{"max_tokens": "length", "model_length": "length", "SAFETY": "content_filter", "stop": "stop", "eos": "eos"} {
+	for server, want := range map[string]string{"max_tokens": "length", "model_length": "length", "SAFETY": "content_filter", "content_filter: OTHER": "content_filter", "stop": "stop", "eos": "eos"} {
 		c, _ := ask(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, `{"choices": [{"message": {"content": "a"}, "finish_reason": "`+server+`"}]}`)
 		})

@@ -40,17 +40,21 @@ func OutOfTokens(err error) bool {
 	return errors.As(err, &e) && e.Code == http.StatusBadRequest && strings.Contains(e.body, "max_tokens or model output limit was reached")
 }
 
+// contextWords are in the errors of servers about requests beyond the context.
+var contextWords = regexp.MustCompile("context_length_exceeded|" + // OpenAI
+	"maximum context length|" + // OpenAI, vLLM
+	"longer than.*context length|" + // SGLang
+	"exceed_context_size|available context size|" + // llama.cpp
+	"prompt is too long|exceed context limit|" + // Anthropic
+	"input is too long|" + // Bedrock
+	"maximum prompt length|" + // xAI
+	"max_new_tokens` must be <=|" + // TGI, Together
+	"exceeds the maximum number of tokens allowed") // Gemini
+
 // ContextExceeded reports whether an error means that a request, with the limit on its reply, has more tokens than the model's context.
 func ContextExceeded(err error) bool {
 	var e *StatusError
-	return errors.As(err, &e) && e.Code == http.StatusBadRequest &&
-		(strings.Contains(e.body, "context_length_exceeded") || // OpenAI
-			strings.Contains(e.body, "maximum context length") || // OpenAI, vLLM
-			strings.Contains(e.body, "context length") && strings.Contains(e.body, "longer than") || // SGLang
-			strings.Contains(e.body, "exceed_context_size") || // llama.cpp
-			strings.Contains(e.body, "prompt is too long") || // Anthropic
-			strings.Contains(e.body, "exceed context limit") || // Anthropic
-			strings.Contains(e.body, "exceeds the maximum number of tokens allowed")) // Gemini
+	return errors.As(err, &e) && (e.Code == http.StatusBadRequest || e.Code == http.StatusUnprocessableEntity) && contextWords.MatchString(e.body)
 }
 
 // statusError returns the error of a reply with a status other than 200.
@@ -61,7 +65,7 @@ func (c *Client) statusError(resp *http.Response, body string) error {
 // noError reports whether a reply has no error under a key: the value is missing, null, false or empty.
 func noError(raw json.RawMessage) bool {
 	switch string(raw) {
-	case "", "null", "false", `""`, "{}":
+	case "", "null", "false", `""`, "{}", "[]", "0":
 		return true
 	}
 	return false

@@ -156,7 +156,8 @@ const finishError = "error"
 
 // finish returns OpenAI's word for a server's finish reason, or the server's word if OpenAI has none.
 func finish(reason string) string {
-	switch word := strings.ToLower(reason); word {
+	word, _, _ := strings.Cut(strings.ToLower(reason), ":") // Gemini adds a reason
+	switch word {
 	case "length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded": // Anthropic, Gemini, Mistral
 		return "length"
 	case "content_filter", "safety", "recitation", "prohibited_content", "blocklist", "spii": // Gemini
@@ -176,8 +177,20 @@ type Usage struct {
 // maxCounted is the largest number of tokens that is accepted from a server.
 const maxCounted = 1 << 30
 
-func (u *Usage) possible() bool {
-	return u != nil && u.Prompt >= 0 && u.Completion >= 0 && u.Prompt <= maxCounted && u.Completion <= maxCounted
+// usageOf reads a usage, or returns nil for one that is absent or impossible.
+func usageOf(raw json.RawMessage) *Usage {
+	var read struct {
+		Prompt     float64 `json:"prompt_tokens"`
+		Completion float64 `json:"completion_tokens"`
+	}
+	u := &Usage{}
+	if json.Unmarshal(raw, &read) == nil && max(read.Prompt, read.Completion) <= maxCounted {
+		u = &Usage{int(read.Prompt), int(read.Completion)}
+	}
+	if u.Prompt < 0 || u.Completion < 0 || *u == (Usage{}) {
+		return nil
+	}
+	return u
 }
 
 // requestForm is the form of requests that a server accepts.
