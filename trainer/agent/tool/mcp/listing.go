@@ -8,32 +8,61 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/mgrpo/mgrpo/trainer/agent/recorded"
 )
 
 // maxMCPTools is the number of tools that a server may list.
 const maxMCPTools = 10_000
 
-// list asks the server for its tools, once: a model's tools do not change within a run.
+// list asks the server for its tools, once: a model's tools do not change within a run. Of tools with the same name the first is kept,
+// and a page that was read before ends the list: some servers always name a next page.
 func (m *Client) list(ctx context.Context) error {
-	var seen []string
-	for t, err := range m.session.Tools(ctx, nil) {
+	var names, cursors []string
+	for {
+		page, err := m.session.ListTools(ctx, &mcp.ListToolsParams{Cursor: lastOf(cursors)})
 		if err != nil {
 			return err
 		}
-		if seen = append(seen, t.Name); len(seen) > maxMCPTools {
-			return fmt.Errorf("more than %d tools", maxMCPTools)
+		for _, t := range page.Tools {
+			if t == nil || slices.Contains(names, t.Name) {
+				continue
+			}
+			if names = append(names, t.Name); len(names) > maxMCPTools {
+				return fmt.Errorf("more than %d tools", maxMCPTools)
+			}
+			if err := m.addTool(t); err != nil {
+				return err
+			}
 		}
-		if !m.cfg.selects(t.Name) {
-			continue
+		if page.NextCursor == "" || slices.Contains(cursors, page.NextCursor) {
+			return m.cfg.missing(names)
 		}
-		schema, err := json.Marshal(t.InputSchema)
-		if err != nil {
-			return fmt.Errorf("%s: its schema: %w", t.Name, err)
+		if cursors = append(cursors, page.NextCursor); len(cursors) > maxMCPTools {
+			return fmt.Errorf("more than %d pages of tools", maxMCPTools)
 		}
-		m.tools = append(m.tools, remoteTool{m, t.Name, t.Description, schema})
 	}
-	return m.cfg.missing(seen)
+}
+
+func lastOf(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[len(list)-1]
+}
+
+// addTool adds a listed tool, unless it should not be offered.
+func (m *Client) addTool(t *mcp.Tool) error {
+	if !m.cfg.selects(t.Name) {
+		return nil
+	}
+	schema, err := json.Marshal(t.InputSchema)
+	if err != nil {
+		return fmt.Errorf("%s: its schema: %w", t.Name, err)
+	}
+	m.tools = append(m.tools, remoteTool{m, t.Name, t.Description, schema})
+	return nil
 }
 
 // selects reports whether a tool of the server should be offered.

@@ -22,24 +22,33 @@ const structuredKey = "structuredContent"
 // losslessResult returns a JSON-RPC message with a tool's result in a form that the SDK reads without loss. The structured content is
 // replaced by its own JSON text, as a string, because the SDK would decode its numbers as float64, which changes integers beyond 2^53.
 // Without structured content, or if it is null, there is none. Parts whose bytes or size are written unusually get the canonical form,
-// because the SDK would refuse the whole result. It returns other messages as they are.
+// because the SDK would refuse the whole result. Fields that are not used are removed for the same reason. It returns other messages as
+// they are.
 func losslessResult(message []byte) []byte {
-	if !slices.ContainsFunc([]string{structuredKey, "data", "blob", "size"}, func(key string) bool { return bytes.Contains(message, []byte(`"`+key+`"`)) }) {
+	keys := append([]string{structuredKey, "data", "blob", "size", "isError"}, unusedFields...)
+	if !slices.ContainsFunc(keys, func(key string) bool { return bytes.Contains(message, []byte(`"`+key+`"`)) }) {
 		return message
 	}
 	var fields, result map[string]json.RawMessage
 	if json.Unmarshal(message, &fields) != nil || json.Unmarshal(fields["result"], &result) != nil {
 		return message
 	}
-	var parts []map[string]json.RawMessage
-	changed := false
-	if json.Unmarshal(result["content"], &parts) == nil {
-		for _, part := range parts {
-			changed = canonicalPart(part) || changed
+	changed := removeUnused(result)
+	for key, canonical := range map[string]func(map[string]json.RawMessage) bool{"content": canonicalPart, "tools": removeUnused} {
+		var parts []map[string]json.RawMessage
+		partsChanged := false
+		if json.Unmarshal(result[key], &parts) == nil {
+			for _, part := range parts {
+				partsChanged = canonical(part) || partsChanged
+			}
 		}
+		if partsChanged {
+			result[key] = encoded(parts)
+		}
+		changed = changed || partsChanged
 	}
-	if changed {
-		result["content"] = encoded(parts)
+	if isError, err := strconv.ParseBool(strings.Trim(string(result["isError"]), `"`)); err == nil {
+		result["isError"], changed = encoded(isError), true
 	}
 	if value, ok := result[structuredKey]; ok {
 		changed = true
@@ -57,13 +66,25 @@ func losslessResult(message []byte) []byte {
 	return encoded(fields)
 }
 
+// unusedFields are fields of tools, parts and results that have no effect here. Servers write unexpected values into them, such as the
+// text "true" for a hint.
+var unusedFields = []string{"_meta", "annotations", "execution", "icons", "outputSchema"}
+
+// removeUnused removes unusedFields and reports whether there were any.
+func removeUnused(fields map[string]json.RawMessage) bool {
+	n := len(fields)
+	for _, name := range unusedFields {
+		delete(fields, name)
+	}
+	return len(fields) < n
+}
+
 // canonicalPart gives the bytes and the size of a part of a result their canonical form, and reports whether it changed the part.
 func canonicalPart(part map[string]json.RawMessage) (changed bool) {
+	changed = removeUnused(part)
 	var resource map[string]json.RawMessage
-	if json.Unmarshal(part["resource"], &resource) == nil {
-		if changed = canonicalBytes(resource, "blob"); changed {
-			part["resource"] = encoded(resource)
-		}
+	if json.Unmarshal(part["resource"], &resource) == nil && (canonicalBytes(resource, "blob") || removeUnused(resource)) {
+		part["resource"], changed = encoded(resource), true
 	}
 	if size, err := strconv.ParseFloat(string(part["size"]), 64); err == nil && size == math.Trunc(size) && math.Abs(size) < 1<<53 {
 		whole := strconv.AppendInt(nil, int64(size), 10)

@@ -47,6 +47,8 @@ var mcpResults = []struct{ name, result, want string }{
 		"[resource b: file:///b.csv, all sales, text/csv, 9 bytes]"},
 	{"failed", `{"content":[{"type":"text","text":"no such city"}],"isError":true}`, "error: no such city"},
 	{"failed_structure", `{"content":[],"structuredContent":{"code":9007199254740993},"isError":true}`, `error: {"code":9007199254740993}`},
+	{"failed_text", `{"content":[{"type":"text","text":"no such city"}],"isError":"true"}`, "error: no such city"},
+	{"odd_annotations", `{"content":[{"type":"text","text":"a","annotations":{"audience":"user","priority":"1"},"_meta":[]}],"isError":0,"_meta":[]}`, "a"},
 	{"failed_silently", `{"content":[],"isError":true}`, "error: failed_silently failed without saying why"},
 	{"unknown", `{"content":[{"type":"hologram","data":"AAEC"}]}`, `error: calling "tools/call": unrecognized content type "hologram"`},
 }
@@ -66,9 +68,9 @@ func mcpReply(request []byte) []byte {
 	case "tools/list":
 		var tools []string
 		for _, c := range mcpResults {
-			tools = append(tools, fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, c.name))
+			tools = append(tools, fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"},"annotations":{"readOnlyHint":"true"},"icons":{},"_meta":[]}`, c.name))
 		}
-		result = `{"tools":[` + strings.Join(tools, ",") + `]}`
+		result = `{"tools":[null,` + strings.Join(tools, ",") + `],"nextCursor":"again"}` // the same page, always
 	case "tools/call":
 		for _, c := range mcpResults {
 			if c.name == r.Params.Name {
@@ -127,6 +129,9 @@ func TestMCPResultTypes(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer m.Close()
+			if n := len(m.Tools()); n != len(mcpResults) {
+				t.Errorf("got %d tools, want %d", n, len(mcpResults))
+			}
 			tools := map[string]tool.Tool{}
 			for _, each := range m.Tools() {
 				tools[each.Name()] = each

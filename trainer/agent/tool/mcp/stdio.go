@@ -112,6 +112,13 @@ func (m *messageLines) line() (line []byte, err error) {
 	}
 }
 
+// answersNothing reports whether a line is an answer without an id, such as that of a server which does not know a notification. The SDK
+// would end the session.
+func answersNothing(line []byte) bool {
+	var answer struct{ ID, Method any }
+	return json.Unmarshal(line, &answer) == nil && answer.ID == nil && answer.Method == nil
+}
+
 // message returns the message in a line, with its line end, or nil if the line has none. It skips text before a message
 // on its line.
 func (m *messageLines) message(line []byte) []byte {
@@ -120,7 +127,7 @@ func (m *messageLines) message(line []byte) []byte {
 		return nil
 	}
 	isMessage := func(text []byte) bool {
-		return (text[0] == '{' || text[0] == '[') && bytes.Contains(text, []byte(`"jsonrpc"`)) && json.Valid(text)
+		return (text[0] == '{' || text[0] == '[') && bytes.Contains(text, []byte(`"jsonrpc"`)) && json.Valid(text) && !answersNothing(text)
 	}
 	if isMessage(text) {
 		return append(losslessResult(matchable(text[:len(text):len(text)])), '\n')

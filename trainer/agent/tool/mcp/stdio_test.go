@@ -15,9 +15,10 @@ func TestMessageLines(t *testing.T) {
 	one, two := `{"jsonrpc":"2.0","id":1,"result":{}}`, `{"result": {}, "id": 2, "jsonrpc": "2.0"}`
 	for text, want := range map[string][]string{
 		one + "\n" + two + "\n": nil, one + "\r\n\r\n" + two: nil, "\ufeff" + one + "\n" + two + "\n": nil,
-		"Weather MCP server running on stdio\n" + one + "\nnoise\n" + two + "\n": {"Weather MCP server running on stdio", "noise"},
-		"Loading... " + one + "\n" + two + "\n":                                  {"Loading... "},
-		`{"level":"info"}` + "\n42\n" + one + "\n{broken\n" + two + "\nbye":      {`{"level":"info"}`, "42", "{broken", "bye"},
+		"Weather MCP server running on stdio\n" + one + "\nnoise\n" + two + "\n":               {"Weather MCP server running on stdio", "noise"},
+		"Loading... " + one + "\n" + two + "\n":                                                {"Loading... "},
+		one + "\n" + `{"jsonrpc":"2.0","id":null,"error":{"code":-32601}}` + "\n" + two + "\n": {`{"jsonrpc":"2.0","id":null,"error":{"code":-32601}}`},
+		`{"level":"info"}` + "\n42\n" + one + "\n{broken\n" + two + "\nbye":                    {`{"level":"info"}`, "42", "{broken", "bye"},
 	} {
 		var notes []string
 		lines := &messageLines{in: bufio.NewReaderSize(strings.NewReader(text), 16), note: func(s string) { notes = append(notes, s) }}
