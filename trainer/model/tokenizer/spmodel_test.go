@@ -3,14 +3,15 @@ package tokenizer
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // spModelFile returns a tokenizer.model: BPE with byte tokens and the pieces <unk>, <s>, </s>, ▁, a and ▁a. Its numbers are those of
-// the fields in sentencepiece_model.proto.
-func spModelFile() []byte {
+// the fields in sentencepiece_model.proto. more are fields of trainer_spec that are true.
+func spModelFile(more ...protowire.Number) []byte {
 	number := func(b []byte, field protowire.Number, n uint64) []byte {
 		return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 	}
@@ -29,7 +30,11 @@ func spModelFile() []byte {
 		file = message(file, 1, number(piece, 3, p.kind))
 	}
 	const bpe = 2
-	file = message(file, 2, number(number(nil, 3, bpe), 35, 1))                // trainer_spec: model_type, byte_fallback
+	trainer := number(nil, 3, bpe) // trainer_spec: model_type, byte_fallback
+	for _, field := range append(more, 35) {
+		trainer = number(trainer, field, 1)
+	}
+	file = message(file, 2, trainer)
 	return message(file, 3, number(message(nil, 1, []byte("identity")), 4, 0)) // normalizer_spec: name, remove_extra_whitespaces
 }
 
@@ -57,5 +62,13 @@ func TestPrefixSpace(t *testing.T) {
 				t.Errorf("%s: %q has the ids %v and is decoded to %q, want %v and %q", c.config, text, ids, decoded, c.ids[i], c.decoded[i])
 			}
 		}
+	}
+}
+
+// TestSuffixes: a model whose pieces end in spaces (treat_whitespace_as_suffix) is refused: it would get other ids.
+func TestSuffixes(t *testing.T) {
+	_, err := Parse(map[string][]byte{fileModel: spModelFile(24)})
+	if err == nil || !strings.Contains(err.Error(), "treat_whitespace_as_suffix") {
+		t.Errorf("got error %v", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 const (
 	modelPieces, modelTrainer, modelNormalizer           = 1, 2, 3
 	pieceText, pieceScore, pieceType                     = 1, 2, 3
-	trainerKind, trainerByteFallback                     = 3, 35
+	trainerKind, trainerSuffix, trainerByteFallback      = 3, 24, 35
 	trainerUnk, trainerBOS, trainerEOS, trainerPad       = 40, 41, 42, 43
 	normalizerName, normalizerMap, normalizerPrefix      = 1, 2, 3
 	normalizerRemoveSpaces, normalizerEscape, trainerBPE = 4, 5, 2
@@ -31,7 +31,7 @@ type spModel struct {
 	kind                         uint64
 	unk, bos, eos, pad           int64
 	byteFallback, prefix, remove bool
-	escape                       bool
+	escape, suffix               bool
 	normalizer                   string
 	characterMap                 bool
 }
@@ -53,6 +53,8 @@ func FromSentencePiece(data []byte, settings *ordered.Object) (tokenizer, config
 		return nil, nil, errors.New("remove_extra_whitespaces is not supported")
 	case !m.escape:
 		return nil, nil, errors.New("escape_whitespaces false is not supported")
+	case m.suffix:
+		return nil, nil, errors.New("treat_whitespace_as_suffix is not supported")
 	case !m.byteFallback:
 		return nil, nil, errors.New("a model without byte_fallback is not supported")
 	}
@@ -86,6 +88,8 @@ func (m *spModel) read(data []byte) error {
 					*id = int64(int32(n))
 				case field == trainerKind:
 					m.kind = n
+				case field == trainerSuffix:
+					m.suffix = n != 0
 				case field == trainerByteFallback:
 					m.byteFallback = n != 0
 				}
