@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,8 +40,25 @@ func TestRenderVariables(t *testing.T) {
 	}
 }
 
+// TestModelsOwnTokens: tokens with names of the model's own are variables of the template and special tokens, as in transformers 5.
+func TestModelsOwnTokens(t *testing.T) {
+	tok := parseSmall(t, `{"eot_token":"ab","add_bos_token":true,"odd_token":5,"extra_special_tokens":{"image_token":{"content":"<i>"}},`+
+		`"chat_template":"{{ eot_token }}|{{ image_token }}|{{ odd_token is defined }}|{{ add_bos_token is defined }}"}`)
+	got, err := tok.Render(Chat{})
+	if want := "ab|<i>|False|False"; got != want || !tok.Special(2) || !slices.Equal(tok.Encode("<i>"), []int32{int32(tok.VocabSize() - 1)}) {
+		t.Errorf("got %q, %v, want %q; special %v, ids %v", got, err, want, tok.Special(2), tok.Encode("<i>"))
+	}
+}
+
 func TestTemplateSources(t *testing.T) {
-	tok := parseSmall(t, `{"chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}]}`)
+	tok := parseSmall(t, `{"chat_template":{"tool_use":"T","default":"D"}}`)
+	if got, err := tok.Render(Chat{Tools: []any{}}); got != "T" {
+		t.Errorf("an object of templates: got %q, %v", got, err)
+	}
+	if tok, err := Parse(map[string][]byte{fileTokenizer: []byte(small), fileConfig: []byte(`{"chat_template":{"default":5}}`)}); err == nil {
+		t.Errorf("a number in place of a template: got %v", tok.Files())
+	}
+	tok = parseSmall(t, `{"chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}]}`)
 	if got, err := tok.Render(Chat{}); got != "D" {
 		t.Errorf("named templates: got %q, %v", got, err)
 	}

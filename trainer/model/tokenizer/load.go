@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sort"
 	"strconv"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 	"github.com/mgrpo/mgrpo/trainer/model/tokenizer/internal/convert"
@@ -203,6 +204,7 @@ func (t *Tokenizer) setStop(c *config) {
 // config is the content of the files next to tokenizer.json.
 type config struct {
 	named  map[string]string // "bos_token" etc. to token strings
+	others []string          // the names in named that are not in namedTokens, such as image_token
 	extra  []string          // additional_special_tokens
 	known  map[string]bool   // the tokens in extra
 	added  []addedToken      // added_tokens_decoder, by id
@@ -215,7 +217,7 @@ var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "
 // specials returns the token strings that are special by name.
 func (c *config) specials() []string {
 	var list []string
-	for _, name := range namedTokens {
+	for _, name := range slices.Concat(namedTokens, c.others) {
 		if text, ok := c.named[name]; ok {
 			list = append(list, text)
 		}
@@ -307,8 +309,11 @@ func (c *config) readNames(o *ordered.Object) error {
 		}
 		c.named[name] = text
 	}
+	if err := c.readOtherNames(o); err != nil {
+		return err
+	}
 	for _, key := range []string{"additional_special_tokens", "extra_special_tokens"} {
-		list, _ := ordered.Value[[]any](o, key) // extra_special_tokens may also be an object with names, in models for images
+		list, _ := ordered.Value[[]any](o, key)
 		if len(list) > maxAdded {
 			return fmt.Errorf("%s: more than %d entries", key, maxAdded)
 		}
@@ -320,6 +325,30 @@ func (c *config) readNames(o *ordered.Object) error {
 			if !c.known[text] {
 				c.known[text] = true
 				c.extra = append(c.extra, text)
+			}
+		}
+	}
+	return nil
+}
+
+// readOtherNames reads the tokens of a model under names of its own: keys that end in _token, and those of extra_special_tokens if that is
+// an object. Like transformers, it ignores a key whose value is no token.
+func (c *config) readOtherNames(o *ordered.Object) error {
+	named, _ := ordered.Value[*ordered.Object](o, "extra_special_tokens")
+	for _, from := range []*ordered.Object{o, named} {
+		for name, v := range from.All() {
+			if slices.Contains(namedTokens, name) || from == o && !strings.HasSuffix(name, "_token") {
+				continue
+			}
+			text, err := tokenText(v)
+			if err != nil {
+				continue
+			}
+			if _, again := c.named[name]; !again {
+				c.others = append(c.others, name)
+			}
+			if c.named[name] = text; len(c.others) > maxAdded {
+				return fmt.Errorf("more than %d names of tokens", maxAdded)
 			}
 		}
 	}

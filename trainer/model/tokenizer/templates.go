@@ -107,13 +107,21 @@ func templatesOf(files map[string][]byte, config *ordered.Object) (templates, er
 	return found, nil
 }
 
-// read reads chat_template: a template, or a list of templates with names.
+// read reads chat_template: a template, or a list or an object of templates with names.
 func (t templates) read(config *ordered.Object) error {
 	v, _ := config.Get("chat_template")
 	switch v := v.(type) {
 	case nil:
 	case string:
 		t[defaultTemplate] = v
+	case *ordered.Object:
+		for name, text := range v.All() {
+			source, ok := text.(string)
+			if !ok {
+				return fmt.Errorf("chat_template: %.60q is of type %s", name, ordered.TypeName(text))
+			}
+			t[name] = source
+		}
 	case []any:
 		for _, e := range v {
 			named, _ := e.(*ordered.Object)
