@@ -74,7 +74,7 @@ func (c Options) transport() (mcp.Transport, error) {
 		}
 		return &mcp.StreamableClientTransport{
 			Endpoint:             c.URL,
-			HTTPClient:           &http.Client{Transport: boundedTransport{token}, CheckRedirect: refuseRedirect},
+			HTTPClient:           &http.Client{Transport: boundedTransport{token}, CheckRedirect: checkRedirect},
 			DisableStandaloneSSE: true, // the client does not use messages that the server sends on its own
 		}, nil
 	}

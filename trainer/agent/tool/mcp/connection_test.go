@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -59,8 +61,36 @@ func TestConnectMCPRefusesOtherServers(t *testing.T) {
 	if m, err := Connect(ctx, Options{URL: redirecting.URL, TokenEnv: "MGRPO_TEST_TOKEN"}); err == nil {
 		_ = m.Close()
 		t.Error("a redirect was accepted")
+	} else if !strings.Contains(err.Error(), "the server redirects to "+elsewhere.URL) {
+		t.Errorf("the error does not name the address: %v", err)
 	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}
+
+// TestMCPRedirect: a redirect on the same server is followed, as FastMCP sends it from /mcp to /mcp/.
+func TestMCPRedirect(t *testing.T) {
+	cfg := httpMCPResults(t, "application/json")
+	target, err := url.Parse(cfg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httputil.NewSingleHostReverseProxy(target)
+	cfg.URL = listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/mcp/" {
+			http.Redirect(w, r, "/mcp/", http.StatusTemporaryRedirect)
+			return
+		}
+		r.URL.Path = "/"
+		server.ServeHTTP(w, r)
+	})) + "/mcp"
+	m, err := Connect(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if got, err := m.Tools()[0].Call(t.Context(), []byte("{}")); err != nil || got != "a < b & é 😀" {
+		t.Errorf("got %q, %v", got, err)
+	}
 }
 
 // TestMCPStart checks that the error contains the reason why a server does not start.

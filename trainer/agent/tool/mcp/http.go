@@ -17,9 +17,14 @@ const maxMCPResponse = 16 << 20 // bytes of one HTTP response
 // do not contain the time that the server asks to wait.
 type busyKey struct{}
 
-// refuseRedirect refuses redirects, so that the token is sent only to the configured server.
-func refuseRedirect(r *http.Request, _ []*http.Request) error {
-	return fmt.Errorf("the server redirects to %s: give its final address", r.URL.Host)
+// checkRedirect follows redirects on the configured server, as from /mcp to /mcp/, and refuses others, so that the token is sent only to
+// that server.
+func checkRedirect(r *http.Request, via []*http.Request) error {
+	const most = 5
+	if from := via[0].URL; r.URL.Scheme == from.Scheme && r.URL.Host == from.Host && len(via) <= most {
+		return nil
+	}
+	return fmt.Errorf("the server redirects to %s://%s%s: give its final address", r.URL.Scheme, r.URL.Host, r.URL.EscapedPath())
 }
 
 // boundedTransport adds the token, limits the size of a response, and preserves the numbers of structured content.
