@@ -172,8 +172,8 @@ func TestControlTokensOfCalls(t *testing.T) {
 	}
 }
 
-// TestMessagesOfClients: a call with empty arguments has none, and arguments may be an object (vLLM's _postprocess_messages), a refusal is a
-// text of the assistant, a list may have texts in place of parts, and the older form of a call is refused by name.
+// TestMessagesOfClients: a call with empty arguments has none, and arguments may be an object (vLLM's _postprocess_messages). A refusal
+// is a text of the assistant, and a list may have texts in place of parts. The older form of a call is refused by name.
 func TestMessagesOfClients(t *testing.T) {
 	plain := func(text string) string { return text }
 	for _, arguments := range []string{`""`, "null", `" "`, `"{}"`, "{}"} {
