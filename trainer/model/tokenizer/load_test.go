@@ -94,7 +94,7 @@ func TestHostileFiles(t *testing.T) {
 	// An empty file, tiktoken's format, and a pointer of Git LFS.
 	for _, text := range []string{"", "IQ== 0\nIg== 1\n", "version https://git-lfs.github.com/spec/v1\n"} {
 		_, err := Parse(map[string][]byte{fileModel: []byte(text)})
-		if err == nil || !strings.Contains(err.Error(), "no pieces: not a SentencePiece model") {
+		if err == nil || !strings.Contains(err.Error(), "no pieces: not a SentencePiece model. If it is tiktoken's, write tokenizer.json") {
 			t.Errorf("tokenizer.model with %q: got %v", text, err)
 		}
 	}

@@ -42,7 +42,8 @@ func FromSentencePiece(data []byte, settings *ordered.Object) (tokenizer, config
 	m := &spModel{unk: 0, bos: 1, eos: 2, pad: -1, kind: 1, prefix: true, remove: true, escape: true}
 	switch err := m.read(data); {
 	case len(m.tokens) == 0:
-		return nil, nil, errors.New("no pieces: not a SentencePiece model")
+		return nil, nil, errors.New("no pieces: not a SentencePiece model. If it is tiktoken's, write tokenizer.json with transformers: " +
+			"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
 	case err != nil:
 		return nil, nil, err
 	case m.kind != trainerBPE:
