@@ -175,7 +175,7 @@ func (c *Client) read(raw []byte) (Reply, error) {
 	case first.Message != nil:
 		reply.Message = *first.Message
 	case reply.Finish != "content_filter" && reply.Finish != "length":
-		return Reply{}, fmt.Errorf("a choice without a message: %s", c.quote(string(raw)))
+		return Reply{}, &retry.Transient{Err: fmt.Errorf("a choice without a message: %s", c.quote(string(raw)))}
 	}
 	return reply, nil
 }

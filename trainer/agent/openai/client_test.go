@@ -240,9 +240,6 @@ func TestFailures(t *testing.T) {
 		},
 		"not JSON":  func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>"+testKey) },
 		"no choice": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"choices":[]}`) },
-		"no message": func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprint(w, `{"choices":[{"text":"yes","finish_reason":"stop"}]}`)
-		},
 		"content of another type": func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"choices":[{"message":{"content":7}}]}`)
 		},
@@ -360,6 +357,7 @@ func TestErrorsInside(t *testing.T) {
 		`{"choices": [{"message": {"content": ""}, "error": {"code": 502, "message": "bad gateway"}}]}`:                          {again, nil},
 		`{"choices": [{"message": {"content": "half an ans"}, "finish_reason": "error"}]}`:                                       {again, nil},
 		`{"error": {"code": 504}, "choices": [{"message": {"content": "half an ans"}}]}`:                                         {again, nil},
+		`{"choices": [{"text": "yes", "finish_reason": "stop"}]}`:                                                                {again, nil},
 		`{"error": {"message": "bad", "code": 400}}`:                                                                             {1, nil},
 		`{"error": {"message": "no such model", "type": "invalid_request_error", "code": null}}`:                                 {1, nil},
 		`{"error": {"message": "no key", "code": "invalid_api_key"}}`:                                                            {1, Unauthorised},
