@@ -66,9 +66,12 @@ func (f *typeFinder) typesOf(schema json.RawMessage) (out types) {
 	var several []string
 	switch {
 	case json.Unmarshal(s["type"], &one) == nil && one != "":
-		return types{one}
+		return types{typeNamed(one)}
 	case json.Unmarshal(s["type"], &several) == nil && len(several) > 0:
-		return several
+		for _, name := range several {
+			out = append(out, typeNamed(name))
+		}
+		return out
 	case json.Unmarshal(s["$ref"], &one) == nil && one != "":
 		return f.typesOf(resolve(one, f.root))
 	}
@@ -94,6 +97,15 @@ func (f *typeFinder) typesOf(schema json.RawMessage) (out types) {
 		out = append(out, typeOf(v))
 	}
 	return out
+}
+
+// typeNamed returns a type under its name in JSON Schema. Some programs write Python's or Gemini's names, which vLLM reads, too.
+func typeNamed(name string) string {
+	name = strings.ToLower(name)
+	if slices.Contains([]string{"str", "text", "char", "varchar", "enum"}, name) {
+		return "string"
+	}
+	return name
 }
 
 // resolve returns the part of a schema that a reference names.

@@ -25,3 +25,13 @@ func TestTypesOfWideSchemas(t *testing.T) {
 		}
 	}
 }
+
+// TestTypesOfOtherNames: a text stays a text if the schema has Python's or Gemini's name of its type.
+func TestTypesOfOtherNames(t *testing.T) {
+	for schema, want := range map[string]string{`{"type": "str"}`: `"5"`, `{"type": "STRING"}`: `"5"`, `{"anyOf": [{"type": "text"}, {"type": "null"}]}`: `"5"`,
+		`{"type": ["STR", "NULL"]}`: `"5"`, `{"type": "INTEGER"}`: "5", `{"type": "int"}`: "5", `{"type": "any"}`: "5"} {
+		if got := typesOf(json.RawMessage(schema), nil).value("5"); string(got) != want {
+			t.Errorf("%s: got %s, want %s", schema, got, want)
+		}
+	}
+}
