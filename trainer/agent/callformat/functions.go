@@ -3,7 +3,9 @@ package callformat
 import (
 	"bytes"
 	"encoding/json"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -108,20 +110,30 @@ func typeNamed(name string) string {
 	return name
 }
 
-// resolve returns the part of a schema that a reference names.
+// resolve returns the part of a schema that a reference names: a JSON Pointer, with escapes of URLs.
 func resolve(ref string, root map[string]json.RawMessage) json.RawMessage {
 	path, ok := strings.CutPrefix(ref, "#/")
+	if plain, err := url.PathUnescape(path); err == nil {
+		path = plain
+	}
 	if !ok {
 		return nil
 	}
 	at := root
 	var raw json.RawMessage
 	for part := range strings.SplitSeq(path, "/") {
-		raw = at[part]
+		var list []json.RawMessage
+		if i, err := strconv.Atoi(part); err == nil && json.Unmarshal(raw, &list) == nil && i >= 0 && i < len(list) {
+			raw = list[i]
+		} else {
+			raw = at[pointerEscapes.Replace(part)]
+		}
 		at = object(raw)
 	}
 	return raw
 }
+
+var pointerEscapes = strings.NewReplacer("~1", "/", "~0", "~")
 
 // typeOf returns the JSON type of a valid value.
 func typeOf(v json.RawMessage) string {

@@ -35,3 +35,13 @@ func TestTypesOfOtherNames(t *testing.T) {
 		}
 	}
 }
+
+// TestReferences: references into lists, and with escapes, are resolved, as zod's and pydantic's schemas have them.
+func TestReferences(t *testing.T) {
+	root := object(json.RawMessage(`{"properties": {"a": {"anyOf": [{"type": "null"}, {"type": "string"}]}}, "$defs": {"List[str]/x": {"type": "string"}}}`))
+	for _, ref := range []string{"#/properties/a/anyOf/1", "#/$defs/List%5Bstr%5D~1x", "#/$defs/List[str]~1x"} {
+		if got := typesOf(json.RawMessage(`{"$ref": "`+ref+`"}`), root); !slices.Equal(got, types{"string"}) {
+			t.Errorf("%s: got %v", ref, got)
+		}
+	}
+}
