@@ -57,17 +57,17 @@ type reader struct {
 
 func (r *reader) Read(p []byte) (int, error) {
 	if !r.started {
-		r.started = true
 		first, err := r.in.Peek(1)
 		if err == nil && (first[0] == byteOrderMark[0] || first[0] >= 0xfe) { // a terminal gives no more than a line at a time
 			head, _ := r.in.Peek(len(byteOrderMark))
 			switch {
-			case inUTF16(head):
+			case inUTF16(head): // again at each Read, because a caller may ignore the error of a look ahead
 				return 0, errUTF16
 			case string(head) == byteOrderMark:
 				_, _ = r.in.Discard(len(byteOrderMark))
 			}
 		}
+		r.started = true
 	}
 	return r.in.Read(p)
 }

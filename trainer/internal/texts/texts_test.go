@@ -25,8 +25,14 @@ func TestMarks(t *testing.T) {
 	if got := string(Normalize([]byte("a\r\nb\rc\n"))); got != "a\nb\rc\n" {
 		t.Errorf("line ends: %q", got)
 	}
-	if _, err := io.ReadAll(NewReader(strings.NewReader("\xff\xfea\x00"))); err == nil || !strings.Contains(err.Error(), "save it as UTF-8") {
-		t.Error(err)
+	for in := range 2 { // also at a second look
+		r := NewReader(strings.NewReader("\xff\xfea\x00"))
+		if in == 1 {
+			_, _ = r.Read(make([]byte, 9))
+		}
+		if _, err := io.ReadAll(r); err == nil || !strings.Contains(err.Error(), "save it as UTF-8") {
+			t.Error(err)
+		}
 	}
 }
 
