@@ -62,9 +62,26 @@ func (r *reader) add(n int, object []byte) error {
 	case len(object) > r.longest:
 		return tooLong(r.longest)
 	case !utf8.Valid(object):
-		return errors.New("not UTF-8")
+		return errNotUTF8
 	}
-	return r.visit(n, object)
+	err := r.visit(n, object)
+	if err != nil && !json.Valid(object) {
+		err = explained(err)
+	}
+	return err
+}
+
+var errNotUTF8 = errors.New("not UTF-8: save the file as UTF-8")
+
+// explained adds the likely reason to an error of encoding/json.
+func explained(err error) error {
+	switch {
+	case strings.Contains(err.Error(), "invalid character 'I'"):
+		return fmt.Errorf("%w: JSON has no Infinity: write null or a number", err)
+	case strings.Contains(err.Error(), "unexpected end of JSON input"):
+		return fmt.Errorf("%w: write each row on a single line, or make the file a JSON array", err)
+	}
+	return err
 }
 
 func tooLong(longest int) error { return fmt.Errorf("a row of more than %d bytes", longest) }
@@ -168,7 +185,7 @@ func (r *reader) readArray(in io.Reader) (at int, err error) {
 		bounded.read = 0
 		var object json.RawMessage
 		if err := elements.Decode(&object); err != nil {
-			return at, err
+			return at, explained(err)
 		}
 		if err := r.add(at, object); err != nil {
 			return at, err
@@ -191,8 +208,11 @@ func (r *reader) readSeparated(next func() ([]string, error)) (at int, err error
 		return 1, err
 	}
 	for i, name := range names {
+		if strings.Contains(name, "\r") {
+			return 1, errors.New("its lines end with carriage returns alone: save the file with line feeds")
+		}
 		if name != "" && slices.Contains(names[:i], name) {
-			return 1, fmt.Errorf("two columns have the name %q: rename one of them", name)
+			return 1, errTwice(name)
 		}
 	}
 	for at = 1; ; at++ {
@@ -212,6 +232,10 @@ func (r *reader) readSeparated(next func() ([]string, error)) (at int, err error
 			return at, err
 		}
 	}
+}
+
+func errTwice(name string) error {
+	return fmt.Errorf("two columns have the name %q: rename one of them", name)
 }
 
 // rowLimitReader is a reader that returns an error if a row is too long.

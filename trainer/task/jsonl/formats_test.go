@@ -139,8 +139,10 @@ func TestNaN(t *testing.T) {
 			t.Errorf("%.20q: %+v, %v", content, got, err)
 		}
 	}
-	if _, err := ReadRows(write(t, `{"question":"q","answer":Infinity}`), DefaultFields()); err == nil {
-		t.Error("infinity is read")
+	for _, row := range []string{`{"question":"q","answer":Infinity}`, `{"question":"q","answer":"a","score":-Infinity}`, `[{"question":"q","answer":[-Infinity]}]`} {
+		if _, err := ReadRows(write(t, row), DefaultFields()); err == nil || !strings.Contains(err.Error(), "JSON has no Infinity: write null") {
+			t.Errorf("%s: %v", row, err)
+		}
 	}
 }
 
@@ -166,6 +168,8 @@ func TestFormatsHostile(t *testing.T) {
 		"Parquet with a long footer": {whole[:len(whole)-8] + "\xf0\xff\xff\xffPAR1", "its footer claims 4294967280 bytes"},
 		"Parquet without its start":  {"PAR1" + whole[len(whole)/2:], ":"},
 		"Parquet with LZ4":           {string(compressed(t, []parquetRow{{Question: "a", Answer: []string{"b"}}}, &parquet.Lz4Raw)), "is compressed with LZ4, which is not supported"},
+		"rows of several lines":      {"{\n" + good[1:], ":1: not a JSON object: unexpected end of JSON input: write each row on a single line"},
+		"UTF-16":                     {"\xff\xfe{\x00", ":1: the text is UTF-16: save it as UTF-8"},
 		"gzip":                       {"\x1f\x8b\x08\x00", ":1: the file is compressed with gzip: decompress it first"},
 		"zstd":                       {"\x28\xb5\x2f\xfd\x00", "compressed with zstd"},
 		"Parquet of an empty row":    {string(parquetFile(t, []parquetRow{{Question: "a", Answer: []string{"b"}}, {}})), `:2: field "question": empty`},

@@ -50,7 +50,17 @@ func (r *reader) readParquet(file *os.File) (at int, err error) {
 			}
 		}
 	}
+	names := map[string]bool{}
+	for _, column := range f.Root().Columns() {
+		if names[column.Name()] {
+			return 0, errTwice(column.Name())
+		}
+		names[column.Name()] = true
+	}
 	for _, g := range f.RowGroups() {
+		if g.NumRows() == 0 { // the library cannot read it
+			continue
+		}
 		if at, err = r.readRowGroup(f.Root(), g, at); err != nil {
 			return at + 1, err
 		}

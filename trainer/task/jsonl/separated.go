@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"encoding/csv"
 	"errors"
+	"fmt"
 	"io"
+	"unicode/utf8"
 )
 
 // separatedReader reads values separated by commas or tabs. A value may be quoted, with line ends inside it and "" for a
@@ -54,11 +56,14 @@ func (t *separatedReader) read() ([]string, error) {
 		if len(bytes.TrimRight(t.lines.Bytes(), "\r\n")) == 0 {
 			continue
 		}
+		if !utf8.Valid(t.lines.Bytes()) {
+			return nil, errNotUTF8
+		}
 		if t.width == 0 {
 			t.width = len(t.values)
 		}
 		if len(t.values) != t.width {
-			return nil, csv.ErrFieldCount
+			return nil, fmt.Errorf("%w: %d, but the first line has %d", csv.ErrFieldCount, len(t.values), t.width)
 		}
 		return t.values, nil
 	}

@@ -15,9 +15,13 @@ import (
 func TestSeparatedValues(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"rows.csv", "id,question,answer\n7,\"a, or\nb?\",\"say \"\"b\"\"\"\n", ""},
-		{"rows.csv", "id,question,answer\n7,a\n", "wrong number of fields"},
+		{"rows.csv", "id,question,answer\n7,a\n", "wrong number of fields: 2, but the first line has 3"},
 		{"rows.tsv", "question\tanswer\nis \"a\" b?\tyes\n", ""},
 		{"rows.tsv", "question\tanswer\na\tb\tc\n", "wrong number of fields"},
+		{"rows.csv", "question,answer\ncaf\xe9?,b\n", "not UTF-8: save the file as UTF-8"},
+		{"rows.tsv", "question\tanswer\na?\t\x93b\x94\n", "not UTF-8"},
+		{"rows.tsv", "\xff\xfeq\x00\t\x00a\x00", "UTF-16"},
+		{"rows.csv", "question,answer\rq1,a1\r", "end with carriage returns alone"},
 		{"rows.tsv", "", "EOF"},
 		{"rows.csv", "", "EOF"},
 		{"rows.CSV", "id,question,answer\r\n7,\"a, or\r\nb?\",say \"b\"\r\n", ""},

@@ -38,10 +38,16 @@ func TestParquetTypes(t *testing.T) {
 	if err != nil || !strings.Contains(string(old[0].Columns), `"int96":"2024-02-29T12:30:15.123456"`) {
 		t.Errorf("%+v, %v", old, err)
 	}
-	for _, name := range []string{"infinite", "bytes", "fixed", "half"} {
-		if _, err := ReadRows(filepath.Join("testdata", "refused-"+name+".parquet"), DefaultFields()); err == nil || !strings.Contains(err.Error(), `column "`+name+`"`) {
+	for name, want := range map[string]string{"infinite": `column "infinite"`, "bytes": `column "bytes"`, "fixed": `column "fixed"`, "half": `column "half"`,
+		"twice": `two columns have the name "answer"`} {
+		if _, err := ReadRows(filepath.Join("testdata", "refused-"+name+".parquet"), DefaultFields()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	// The first and the third of the file's four groups have no rows.
+	groups, err := ReadRows(filepath.Join("testdata", "empty-groups.parquet"), DefaultFields())
+	if err != nil || len(groups) != 2 || groups[1].ID != "row-000002" || groups[1].Answer != "A2" {
+		t.Errorf("%+v, %v", groups, err)
 	}
 }
 

@@ -1,4 +1,4 @@
-"""Writes types.parquet, int96.parquet and refused-*.parquet, one column per type: `pip install pyarrow && python write_types.py` from the
+"""Writes types.parquet, int96.parquet, empty-groups.parquet and refused-*.parquet: `pip install pyarrow && python write_types.py` from the
 root.
 
 TestParquetTypes checks the values.
@@ -30,3 +30,9 @@ pq.write_table(t,'trainer/task/jsonl/testdata/types.parquet',store_schema=False)
 pq.write_table(pa.table({'int96':pa.array([dt.datetime(2024,2,29,12,30,15,123456)],pa.timestamp('ns')),'question':pa.array(['q']),'answer':pa.array(['a'])}),'trainer/task/jsonl/testdata/int96.parquet',use_deprecated_int96_timestamps=True)
 for name, column in {'infinite': pa.array([float('inf')]), 'bytes': pa.array([b'\xff\x00'], pa.binary()), 'fixed': pa.array([b'ab'], pa.binary(2)), 'half': pa.array([1.5], pa.float16())}.items():
     pq.write_table(pa.table({'question': pa.array(['q']), 'answer': pa.array(['a']), name: column}), f'trainer/task/jsonl/testdata/refused-{name}.parquet')
+
+pq.write_table(pa.table([pa.array(['Q']), pa.array(['A']), pa.array(['B'])], names=['question', 'answer', 'answer']), 'trainer/task/jsonl/testdata/refused-twice.parquet')
+some = pa.table({'question': ['Q', 'Q2'], 'answer': ['A', 'A2']})
+with pq.ParquetWriter('trainer/task/jsonl/testdata/empty-groups.parquet', some.schema) as groups:
+    for part in some[:0], some[:1], some[:0], some[1:]:
+        groups.write_table(part)
