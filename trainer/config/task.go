@@ -100,7 +100,7 @@ type Fields struct {
 	// (as a number, or as a text if no option is this number), or label.
 	Answer string `yaml:"answer" default:"answer"`
 
-	// List of choices, for the verifier of that kind, or {text: list, label: list}.
+	// List of choices, for the verifier of that kind. With labels: {text: list, label: list} or {A: text, B: text}.
 	Choices string `yaml:"choices" default:"choices"`
 
 	// Kind of question; evaluations report each kind.

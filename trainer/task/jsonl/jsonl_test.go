@@ -50,6 +50,13 @@ func TestOptions(t *testing.T) {
 		{`"choices": {"text": ["a", "b", "c"], "label": ["1", "2", "3"]}, "answer": "3"`, "C", ""},
 		{`"choices": {"text": ["a", "b", "c"], "label": ["A", "B", "C"]}, "answer": "B"`, "B", ""},
 		{`"choices": {"text": ["a", "b", "c", "d"], "label": ["1", "2", "3", "4"]}, "answer": 3`, "C", ""},
+		{`"choices": {"A": "a", "B": "b", "C": null}, "answer": "B"`, "B", ""}, // as in MedQA
+		{`"choices": {"A": "a", "C": "c"}, "answer": "C"`, "B", ""},
+		{`"choices": {"A": "a", "B": "b"}, "answer": "b"`, "b", ""},
+		{`"choices": [{"label": "1", "text": "a"}, {"label": "2", "text": "b"}], "answer": "2"`, "B", ""},
+		{`"choices": [{"key": "A", "value": "a"}, {"key": "B", "value": "b"}], "answer": "B"`, "B", ""},
+		{`"choices": [{"label": "1"}], "answer": "1"`, "", `option 1 has no "label" (or "key") or no "text"`},
+		{`"choices": {"A": "a", "B": 2}, "answer": "A"`, "", "must be a list of texts"},
 		{`"choices": ["O", "A", "B", "AB"], "answer": 0`, "O", ""},  // "A" is another option's text
 		{`"choices": ["a", "b", "c", "d"], "answer": "3"`, "D", ""}, // as in HellaSwag
 		{`"choices": ["a", "b"], "answer": "2"`, "", `the reference "2" is not one of 2 choices`},
@@ -70,7 +77,7 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s: %v", c.row, err)
 			continue
 		}
-		if q := opened.Eval(0); q.Answer != strings.Fields(c.answer)[0] || q.Accepted != nil && strings.Join(q.Accepted, " ") != c.answer {
+		if q := opened.Eval(0); !strings.Contains(q.Text, "\n(B) ") || q.Answer != strings.Fields(c.answer)[0] || q.Accepted != nil && strings.Join(q.Accepted, " ") != c.answer {
 			t.Errorf("%s: %q, %q", c.row, q.Answer, q.Accepted)
 		}
 	}

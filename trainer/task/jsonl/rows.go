@@ -2,6 +2,7 @@ package jsonl
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -182,25 +183,64 @@ func (r *Row) readOptional(object object, fields Fields) error {
 	return nil
 }
 
-// readChoices reads a list of texts, or {"text": list, "label": list} as ARC and others have it.
+// readChoices reads a list of texts, {"text": list, "label": list} as ARC has it, {"A": text, "B": text} as MedQA has it, or a list of
+// {"label": ..., "text": ...} or {"key": ..., "value": ...}.
 func (r *Row) readChoices(raw json.RawMessage) error {
-	into := any(&r.Choices)
-	var labelled struct{ Text, Label []string }
+	var err error
 	if raw[0] == '{' {
-		into = &labelled
+		err = r.readLabelled(raw)
+	} else if r.labels, r.Choices, err = labelledList(raw); r.labels == nil {
+		err = json.Unmarshal(raw, &r.Choices)
 	}
-	if err := json.Unmarshal(raw, into); err != nil {
+	if err != nil {
 		return fmt.Errorf("must be a list of texts: %w", err)
-	}
-	if raw[0] == '{' {
-		if len(labelled.Text) != len(labelled.Label) {
-			return fmt.Errorf("%d texts, but %d labels", len(labelled.Text), len(labelled.Label))
-		}
-		r.Choices, r.labels = labelled.Text, labelled.Label
 	}
 	if len(r.Choices) > maxChoices {
 		return fmt.Errorf("%d choices, but only %d letters are available", len(r.Choices), maxChoices)
 	}
+	return nil
+}
+
+// labelledList reads a list of objects, each with a label and a text. labels is nil for any other list.
+func labelledList(raw json.RawMessage) (labels, options []string, err error) {
+	var list []map[string]string
+	if json.Unmarshal(raw, &list) != nil {
+		return nil, nil, nil
+	}
+	for i, o := range list {
+		label, text := cmp.Or(o["label"], o["key"]), cmp.Or(o["text"], o["value"])
+		if label == "" || text == "" {
+			return []string{}, nil, fmt.Errorf(`option %d has no "label" (or "key") or no "text" (or "value")`, i+1)
+		}
+		labels, options = append(labels, label), append(options, text)
+	}
+	return labels, options, nil
+}
+
+// readLabelled reads an object of texts and labels, or of a text for each label. A label whose value is null has no option.
+func (r *Row) readLabelled(raw json.RawMessage) error {
+	var fields object
+	var lists struct{ Text, Label []string }
+	var byLabel map[string]*string
+	into := any(&byLabel)
+	if err := json.Unmarshal(raw, &fields); err != nil {
+		return err
+	}
+	if bytes.HasPrefix(fields["text"], []byte("[")) {
+		into = &lists
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return err
+	}
+	for _, label := range slices.Sorted(maps.Keys(byLabel)) {
+		if text := byLabel[label]; text != nil {
+			lists.Text, lists.Label = append(lists.Text, *text), append(lists.Label, label)
+		}
+	}
+	if len(lists.Text) != len(lists.Label) {
+		return fmt.Errorf("%d texts, but %d labels", len(lists.Text), len(lists.Label))
+	}
+	r.Choices, r.labels = lists.Text, lists.Label
 	return nil
 }
 
