@@ -29,18 +29,16 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 		return m, fmt.Errorf("not a JSON object: %v", err)
 	}
 	role, text := "", "content"
-	if _, sharegpt := f["from"]; sharegpt {
-		text = "value"
-		err = f.read("from", &role)
-	} else {
-		err = f.read("role", &role)
+	from := "role"
+	if !f.has(from) && f.has("from") {
+		from, text = "from", "value"
 	}
-	if err != nil {
+	if err := f.read(from, &role); err != nil {
 		return m, err
 	}
 	m.Role = jsonl.Role(role)
 	m.Sampled = m.Role == "assistant"
-	known := []string{"role", "from", text, "weight"}
+	known := []string{from, text, "weight"}
 	switch m.Role {
 	case "assistant":
 		known = append(known, "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
@@ -62,7 +60,7 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 		return m, err
 	}
 	if m.Sampled {
-		return m, m.readTurn(f, role == "function_call")
+		return m, m.readTurn(f, jsonl.WritesCall(role))
 	}
 	if _, given := f[text]; !given {
 		return m, fmt.Errorf("it has no %q", text)
@@ -103,13 +101,13 @@ func (m *message) readTurn(f fields, written bool) error {
 		m.Thinking = cmp.Or(thinking, m.Thinking)
 	}
 	var calls []json.RawMessage
-	if err := f.read("tool_calls", &calls); err != nil {
+	if err := f.list("tool_calls", &calls); err != nil {
 		return err
 	}
 	if f.has("function_call") { // OpenAI's form before tool_calls
 		calls = append(calls, f["function_call"])
 	}
-	if written { // the whole text of a message of ShareGPT's role function_call
+	if written { // the whole text of a message
 		if err := json.Unmarshal([]byte(m.Text), &calls); err != nil {
 			calls = []json.RawMessage{json.RawMessage(m.Text)}
 		}
@@ -154,6 +152,11 @@ func parseCall(raw json.RawMessage) (call task.FunctionCall, id string, err erro
 	}
 	if call.Name == "" {
 		return call, "", errors.New(`it has no "name" of a function`)
+	}
+	for _, key := range []string{"parameters", "args", "input"} {
+		if inner.has(key) && !inner.has("arguments") {
+			return call, "", fmt.Errorf(`the arguments of %s are under %q: put them under "arguments"`, call.Name, key)
+		}
 	}
 	arguments := bytes.TrimSpace(inner["arguments"])
 	var text string

@@ -78,10 +78,10 @@ func (c *Chats) Demonstrations(role task.AgentRole, n int) iter.Seq[task.Demonst
 // fields are the keys of a JSON object.
 type fields map[string]json.RawMessage
 
-// has reports whether a key has a value. If rows have different keys, tables fill the gaps with null or an empty list.
+// has reports whether a key has a value. If rows have different keys, tables fill the gaps with null, or with an empty text or list.
 func (f fields) has(key string) bool {
 	switch string(f[key]) {
-	case "", "null", "[]", "{}":
+	case "", "null", "[]", "{}", `""`:
 		return false
 	}
 	return true
@@ -94,6 +94,17 @@ func (f fields) read(key string, v any) error {
 	}
 	if err := json.Unmarshal(f[key], v); err != nil {
 		return fmt.Errorf("%q: %w", key, err)
+	}
+	return nil
+}
+
+// list decodes a list, or a text that contains one.
+func (f fields) list(key string, v *[]json.RawMessage) error {
+	if !f.has(key) {
+		return nil
+	}
+	if err := json.Unmarshal(jsonl.List(f[key]), v); err != nil {
+		return fmt.Errorf("%q must be a list", key)
 	}
 	return nil
 }
@@ -138,7 +149,7 @@ func parseChat(text []byte, program bool) (d task.Demonstration, err error) {
 		return d, errors.New(`it has both "messages" and "conversations": keep one`)
 	}
 	var messages []json.RawMessage
-	if err := errors.Join(row.read("messages", &messages), row.read("conversations", &messages)); err != nil {
+	if err := errors.Join(row.list("messages", &messages), row.list("conversations", &messages)); err != nil {
 		return d, err
 	}
 	if !program {
@@ -254,6 +265,9 @@ func segmentsOf(messages []json.RawMessage) (segments []task.Segment, err error)
 		if m.Role == "tool" {
 			results = append(results, m)
 			continue
+		}
+		if i == 0 && m.Text == "" {
+			return nil, errors.New("message 1 is empty")
 		}
 		if err := flush(); err != nil {
 			return nil, fmt.Errorf("the results before message %d: %w", i+1, err)

@@ -99,6 +99,7 @@ func TestDemonstrationsAreRefused(t *testing.T) {
 		`chats.jsonl:2: the agent's turn 1: there is no tool "lookup". Tools: search.`:   chat(call("lookup"), result, answer),
 		"chats.jsonl:2: the agent's turn 1: 1 result(s) follow it, but it makes no call": chat(answer, result, answer),
 		"chats.jsonl:2: the agent's turn 1: it makes 1 call(s), but 2 result(s) follow":  chat(call("search"), result, result, answer),
+		"chats.jsonl:2: message 1 is empty":                                              strings.Replace(chat(answer), `"?"`, "null", 1),
 		`chats.jsonl:2: there is no agent "seeker": planner, searcher`:                   strings.Replace(chat(answer), "searcher", "seeker", 1),
 	} {
 		if _, err := demonstrate(t, searcher(t), good, line); err == nil || !strings.Contains(err.Error(), want) {

@@ -48,6 +48,9 @@ func TestToolCallsAreLearned(t *testing.T) {
 		"tools as a text":    strings.Replace(fmt.Sprintf(chatOfCall, turn+twoTools), `"messages"`, `"tools": "[{\"name\": \"search\"}]", "messages"`, 1),
 		"a weight of 1":      strings.Replace(fmt.Sprintf(chatOfCall, turn+twoTools), `"content": null`, `"content": null, "weight": 1`, 1),
 		"ShareGPT's":         `{"agent": "searcher", "conversations": [{"from": "human", "value": "Where does it nest?"}, {"from": "function_call", "value": "[{\"name\": \"search\", \"arguments\": {\"query\": \"murre\"}}, {\"name\": \"search\", \"arguments\": {\"query\": \"nest\"}}]"}, {"from": "observation", "value": "one"}, {"from": "observation", "value": "two"}, {"from": "gpt", "value": "On Lomm."}]}`,
+		"ms-swift's":         `{"agent": "searcher", "messages": [{"role": "user", "content": "Where does it nest?"}, {"role": "tool_call", "content": "[{\"name\": \"search\", \"arguments\": {\"query\": \"murre\"}}, {\"name\": \"search\", \"arguments\": {\"query\": \"nest\"}}]"}, {"role": "tool_response", "content": "one"}, {"role": "tool_response", "content": "two"}, {"role": "assistant", "content": "On Lomm."}]}`,
+		"lists as texts":     fmt.Sprintf(`{"agent": "searcher", "messages": %q}`, `[{"role": "user", "content": "Where does it nest?"}, {"role": "assistant", "content": "", "tool_calls": `+fmt.Sprintf("%q", "["+strings.SplitN(object, "[", 2)[1])+`}, `+twoTools+`]`),
+		"empty texts":        strings.Replace(fmt.Sprintf(chatOfCall, `{"role": "assistant", "content": "", "name": "", "from": "", `+object+`}, `+twoTools), `"role": "user"`, `"role": "user", "name": "", "tool_calls": "", "from": null, "value": null`, 1),
 		"a byte order mark":  "\ufeff" + fmt.Sprintf(chatOfCall, turn+twoTools),
 		"blank lines":        "\n" + fmt.Sprintf(chatOfCall, turn+twoTools) + "\n\n",
 		"a JSON array":       "[\n" + fmt.Sprintf(chatOfCall, turn+twoTools) + "]",
@@ -97,6 +100,9 @@ func TestUnsupportedFieldsAreRefused(t *testing.T) {
 	call := func(c string) string { return `{"role": "assistant", "content": null, "tool_calls": [` + c + `]}` }
 	good := call(`{"id": "c1", "function": {"name": "search", "arguments": {"query": "nest"}}}`)
 	for messages, want := range map[string]string{
+		call(`{"name": "search", "args": {"query": "nest"}}`):                                                    `message 2: call 1: the arguments of search are under "args": put them under "arguments"`,
+		call(`{"function": {"name": "search", "parameters": {}}}`):                                               "do not fit its schema",
+		`{"role": "assistant", "content": null, "tool_calls": {"name": "search"}}`:                               `message 2: "tool_calls" must be a list`,
 		`{"role": "assistant", "content": null}`:                                                                 "message 2: it has neither content nor calls",
 		`{"role": "assistant"}`:                                                                                  "message 2: it has neither content nor calls",
 		`{"role": "assistant", "content": null, "tool_calls": []}`:                                               "message 2: it has neither content nor calls",

@@ -116,6 +116,7 @@ func verl(row, out object) error {
 		if err := json.Unmarshal(out["answer"], &parts); err != nil {
 			return err
 		}
+		maps.DeleteFunc(parts, func(_ string, raw json.RawMessage) bool { return !hasValue(raw) })
 		if parts["target"] == nil || len(parts) > 1 {
 			return fmt.Errorf("%s is an object with %s: name the part that is the answer, with task.layout: rows and task.fields.answer: %s.NAME",
 				verlTruth, list(parts), verlTruth)

@@ -7,33 +7,47 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // roles maps the names of roles in OpenAI's and ShareGPT's files to OpenAI's names.
 var roles = map[string]string{
 	"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant",
 	"tool": "tool", "function": "tool", "observation": "tool", "function_response": "tool", "system": "system", "developer": "system",
-	"function_call": "assistant", // its text is a call
+	"function_call": "assistant", "tool_call": "assistant", // their text is a call
+	"tool_response": "tool",
 }
 
 // Role returns OpenAI's name of a role, which may have a name from ShareGPT's files. It returns an unknown name as it
 // is.
 func Role(name string) string { return cmp.Or(roles[name], name) }
 
+// WritesCall reports whether the text of a message of this role is a call.
+func WritesCall(role string) bool { return role == "function_call" || role == "tool_call" }
+
+// List returns a JSON list as it is, or the list that a JSON text contains: tables store lists of objects as text.
+func List(raw json.RawMessage) json.RawMessage {
+	var text string
+	if json.Unmarshal(raw, &text) == nil && strings.HasPrefix(strings.TrimSpace(text), "[") && json.Valid([]byte(text)) {
+		return json.RawMessage(strings.TrimSpace(text))
+	}
+	return raw
+}
+
 // Content returns the text of a message's content: a text, null, or a list of parts, which must be texts.
 func Content(raw json.RawMessage) (text string, err error) {
 	switch {
 	case len(raw) == 0, string(raw) == "null":
 		return "", nil
-	case raw[0] != '[':
+	case raw[0] == '"':
 		return text, json.Unmarshal(raw, &text)
 	}
 	var parts []struct {
 		Type string  `json:"type"`
 		Text *string `json:"text"`
 	}
-	if err := json.Unmarshal(raw, &parts); err != nil {
-		return "", err
+	if json.Unmarshal(raw, &parts) != nil {
+		return "", errors.New(`must be a text or a list of {"type": "text", "text": ...}`)
 	}
 	for i, p := range parts {
 		if p.Type != "text" || p.Text == nil {
@@ -107,7 +121,7 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 		return m, withField(role, err)
 	}
 	m.role = Role(value)
-	m.call = value == "function_call" || m.role == "assistant" && (hasValue(o["tool_calls"]) || hasValue(o["function_call"]))
+	m.call = WritesCall(value) || m.role == "assistant" && (hasValue(o["tool_calls"]) || hasValue(o["function_call"]))
 	if m.role == "system" || m.role == "user" { // other turns may have keys that this task ignores, such as thinking
 		for _, key := range slices.Sorted(maps.Keys(o)) {
 			if key != role && key != text && key != "weight" && hasValue(o[key]) {
@@ -155,6 +169,10 @@ func questionOf(raw json.RawMessage) (question string, err error) {
 	switch raw[0] {
 	case '{':
 		return "", errors.New("must be a text, a number or a list of messages")
+	case '"':
+		if list := List(raw); isMessages(list) {
+			return questionOf(list)
+		}
 	case '[':
 		messages, err := parseMessages(raw)
 		if err != nil {
@@ -168,6 +186,13 @@ func questionOf(raw json.RawMessage) (question string, err error) {
 	}
 	err = scalar(raw, &question)
 	return question, err
+}
+
+// isMessages reports whether a value is a list of objects with roles.
+func isMessages(raw json.RawMessage) bool {
+	var list []map[string]any
+	return json.Unmarshal(raw, &list) == nil && len(list) > 0 &&
+		!slices.ContainsFunc(list, func(m map[string]any) bool { return m["role"] == nil && m["from"] == nil })
 }
 
 // conversationOf reads a conversation about one question. The answer is the last turn. The turns between, such as calls
@@ -213,7 +238,7 @@ func shareGPT(row object) (object, error) {
 	if err := refuseMedia(row); err != nil {
 		return nil, err
 	}
-	messages, err := parseMessages(raw)
+	messages, err := parseMessages(List(raw))
 	if err != nil {
 		return nil, withField(name, err)
 	}

@@ -16,6 +16,8 @@ func TestQuestionOfMessages(t *testing.T) {
 		`[{"from":"system","value":"Be brief."},{"from":"human","value":"a?"}]`:                 "Be brief.\n\na?",
 		`[{"role":"user","content":"a?","name":null,"tool_calls":[],"from":null,"value":null}]`: "a?",
 		`"a plain text"`: "a plain text",
+		`"[{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": \"a?\"}]"`: "Be brief.\n\na?",
+		`"[{\"a\": 1}]"`: `[{"a": 1}]`, `"[1, 2"`: "[1, 2", `"[]"`: "[]",
 	} {
 		rows, err := ReadRows(write(t, `{"prompt":`+messages+`,"reward_model":{"ground_truth":"b","style":"rule"}}`), Fields{Question: "prompt", Answer: "reward_model.ground_truth"})
 		if err != nil || rows[0].Question != want || rows[0].Answer != "b" {
@@ -58,6 +60,7 @@ func TestConversationLayouts(t *testing.T) {
 	for _, c := range []struct{ layout, row, question, answer, refused string }{
 		{"verl", `{"prompt":[{"role":"user","content":"a?"}],"reward_model":{"ground_truth":["b","c"]}}`, "a?", "b", ""},
 		{"verl", `{"prompt":[{"role":"user","content":"a?"}],"reward_model":{"ground_truth":{"target":["b","c"]}},"images":[]}`, "a?", "b", ""},
+		{"verl", `{"prompt":"a?","reward_model":{"ground_truth":{"numbers":null,"target":["b","c"]}}}`, "a?", "b", ""},
 		{"verl", `{"prompt":"a?","reward_model.ground_truth":4}`, "a?", "4", ""},
 		{"verl", `{"prompt":"a?","reward_model":{"ground_truth":{"target":98,"numbers":[44,19,35]}}}`, "", "", `reward_model.ground_truth is an object with "numbers", "target": name the part that is the answer`},
 		{"verl", `{"prompt":"a?","reward_model":{"style":"model"}}`, "", "", `no field "reward_model.ground_truth", which rows of this layout have: "reward_model" has "style"`},
@@ -68,6 +71,10 @@ func TestConversationLayouts(t *testing.T) {
 		{"sharegpt", `{"system":"Be brief.","conversations":[{"from":"human","value":"a?"},{"from":"gpt","value":"b"}]}`, "Be brief.\n\na?", "b", ""},
 		{"sharegpt", `{"conversations":[{"from":"human","value":"a?"},{"from":"function_call","value":"{}"},{"from":"observation","value":"x"},{"from":"gpt","value":"b"}]}`, "a?", "b", ""},
 		{"sharegpt", `{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a?"},{"role":"assistant","content":"b"}],"conversations":null}`, "s\n\na?", "b", ""},
+		{"sharegpt", `{"conversations":[{"from":"human","value":"a?"},{"from":"tool_call","value":"{}"},{"from":"tool_response","value":"x"},{"from":"gpt","value":"b"}]}`, "a?", "b", ""},
+		{"sharegpt", `{"conversations":"[{\"from\":\"human\",\"value\":\"a?\"},{\"from\":\"gpt\",\"value\":\"b\"}]"}`, "a?", "b", ""},
+		{"sharegpt", `{"messages":[{"role":"user","content":"a?"},{"role":"tool","content":{"x":1}},{"role":"assistant","content":"b"}]}`, "", "", `message 2: "content": must be a text or a list of {"type": "text"`},
+		{"sharegpt", `{"conversations":[{"from":"human","value":"a?"},{"from":"tool_call","value":"{}"}]}`, "", "", `message 2 is a call`},
 		{"sharegpt", `{"conversations":[{"from":"human","value":"a?"}]}`, "", "", `no answer`},
 		{"sharegpt", `{"conversations":[{"from":"human","value":"a?"},{"from":"gpt","value":"b"},{"from":"observation","value":"c"}]}`, "", "", `no answer: the last message has the role "tool"`},
 		{"sharegpt", `{"conversations":[{"from":"human","value":"a?"},{"from":"gpt","value":""}]}`, "", "", `message 2 is empty`},
