@@ -29,6 +29,7 @@ type Message struct {
 	Content    string     `json:"content"`
 	ToolCalls  []ToolCall `json:"tool_calls,omitempty"`   // only in an assistant's message
 	ToolCallID string     `json:"tool_call_id,omitempty"` // only in a tool's message: the id of the call that it answers
+	Refusal    string     `json:"-"`                      // only in a reply: the text of OpenAI's models that refuse to answer
 	Thinking
 }
 
@@ -62,7 +63,8 @@ func (m *Message) UnmarshalJSON(raw []byte) error {
 	read := struct {
 		*plain
 		Content json.RawMessage `json:"content"`
-	}{plain: (*plain)(m)}
+		Refusal *string         `json:"refusal"`
+	}{plain: (*plain)(m), Refusal: &m.Refusal}
 	if err := json.Unmarshal(raw, &read); err != nil {
 		return err
 	}

@@ -125,6 +125,8 @@ func finished(reply openai.Reply) error {
 		return errors.New("the reply was cut off at the server's limit of tokens (finish_reason length): raise that limit, or ask for a shorter reply")
 	case reply.Finish == "content_filter":
 		return errors.New("the reply was cut off by the server's filter (finish_reason content_filter)")
+	case strings.TrimSpace(reply.Message.Content) == "" && reply.Message.Refusal != "":
+		return fmt.Errorf("the judge refuses to answer: %s", quoted(reply.Message.Refusal))
 	case strings.TrimSpace(reply.Message.Content) == "":
 		return fmt.Errorf("the reply is empty (finish_reason %q)", reply.Finish)
 	}

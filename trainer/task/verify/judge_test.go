@@ -93,7 +93,9 @@ func TestStatedScore(t *testing.T) {
 		"Score: 6 stars out of 10": 0.6, "Score: 6 on a scale of 0 to 10": 0.6, "Score: 6 [0-10]": 0.6,
 		"Score: 8/10": 0.8, "Score: 8 / 10": 0.8, "**Score: 8/10**": 0.8, "Score: 7 out of 10": 0.7, "Score: 7 (out of 10)": 0.7, "Score: 7 of 10.": 0.7, "Score (0-10): 8": 0.8, "Score (out of 10): 8": 0.8,
 		"Score/10: 8": 0.8, "Score:\u00a08": 0.8, "Score\u202f: 8/10": 0.8, "Score: <b>8</b>": 0.8, "<b>Score:</b> 8": 0.8, "<strong class=\"x\">Score</strong>: 8": 0.8, "Score: 8\u00a0/\u00a010": 0.8, "8/10": 0.8, "**8**": 0.8, "Score: **8**/10": 0.8, "8/10.": 0.8,
+		"Score: 8 out of a possible 10": 0.8, "Score: 8 out of ten": 0.8, "Score: 8 (max 10)": 0.8, "Score: 8 von 10": 0.8, "Score：８／１０": 0.8, "Score: 8⁄10": 0.8, "Score: 8/10 = 80%": 0.8, "Score：8分（满分10分）": 0.8, `{"score": 8, "scale": "0-10"}`: 0.8, `{"score": 8, "max score": "10"}`: 0.8,
 		// its forms
+		`"8"`: 0.8, "Score:\u200b8": 0.8, "Score: $8$": 0.8, `Score: $\boxed{8}$`: 0.8, "Score: 8点": 0.8, "Score: 8/10 3 errors": 0.8,
 		"Score: `8`": 0.8, "Score: [8]": 0.8, "Score:\n8": 0.8, "## Score:\n\n**8/10**\n\nGood.": 0.8, "Score：8": 0.8, "Score: .5": 0.05, "Score: 8, as 2 of 3 parts are there.": 0.8, "Score: 8 - good": 0.8, "Score: +8": 0.8,
 		// JSON
 		`{"score": "8"}`: 0.8, `{"score": "8/10"}`: 0.8, "```json\n{\"reason\": \"score: 10 only if exact\", \"score\": 3}\n```": 0.3,
@@ -115,6 +117,8 @@ func TestStatedScore(t *testing.T) {
 		"Score: 0 - wrong\nScore: 10 - right\nI choose 5.", "Score: 0: wrong\nScore: 5: partly right\nScore: 10: right\n\nIt is partly right.", "- Score: 0 (wrong)\n- Score: 10 (right)",
 		"Score: 3 for accuracy\nScore: 9 for style", "Score: 4\n\nA score: 10 answer cites its sources.",
 		"Score: 4 stars out of 5", "Score: 4 (on a scale of 1-5)", "Score: 4 on a scale from 1 to 5", "Score: 4, on a 5-point scale", "Score: 4 [1-5]",
+		"Score: 4 out of a possible 5", "Score: 4 out of five", "Score: 4 (max 5)", "Score: 4 (maximum: 5)", "Score: 4 sur 5", "Score: 4／5", "Score: 4⁄5", "Score: 4分（满分5分）", `{"score": 4, "scale": "1-5"}`, `{"score": 4, "score_range": [1, 5]}`, `{"score": 4, "out of": "5"}`,
+		"Score: 1 000", "Score: 3 1/2", "Score: 8 ½", "Score: ½", "Score: 3分之1",
 		`[{"score": 3}, {"score": 9}]`, `{"Score": 3, "score": 9}`, `{"score": 3, "final_score": 9}`,
 		"<think>Score: 9", "<think>Score: 9</think>", "Score: 4\n<think>Score: 9", "<think>a</think>\n<think>Score: 9", "<|channel|>analysis<|message|>Score: 9"} {
 		if got, err := readScore(reply, 10); err == nil {
@@ -177,6 +181,7 @@ func TestJudgeAsksAgain(t *testing.T) {
 }
 
 func TestJudgeFailures(t *testing.T) {
+	const refusal = `{"choices": [{"message": {"content": null, "refusal": "I cannot grade this."}}]}`
 	for name, handler := range map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "bad key "+testKey, http.StatusUnauthorized)
@@ -184,6 +189,7 @@ func TestJudgeFailures(t *testing.T) {
 		"not JSON":       func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>"+testKey) },
 		"no choice":      func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"choices":[]}`) },
 		"echoes the key": func(w http.ResponseWriter, _ *http.Request) { say(w, "no: "+testKey) },
+		"refuses":        func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, refusal) },
 	} {
 		var calls atomic.Int32
 		v := judge(t, JudgeOptions{}, func(w http.ResponseWriter, r *http.Request) { calls.Add(1); handler(w, r) })
@@ -191,6 +197,9 @@ func TestJudgeFailures(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s: score %v", name, got)
 			continue
+		}
+		if name == "refuses" && !strings.Contains(err.Error(), `refuses to answer: "I cannot grade this."`) {
+			t.Error(err)
 		}
 		if strings.Contains(err.Error(), testKey) {
 			t.Errorf("%s: the key is in the error: %v", name, err)

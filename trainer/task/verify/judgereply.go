@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/text/width"
 
 	"github.com/mgrpo/mgrpo/trainer/agent"
 )
@@ -26,10 +29,11 @@ var (
 	thinkingClose = regexp.MustCompile(`(?i)` + marks(1) + `|<\|channel\|>final<\|message\|>`)
 )
 
-// Spaces that do not break, and HTML's emphasis, do not change what a reply states.
+// Other spaces and slashes, and HTML's emphasis, do not change what a reply states.
 var (
-	thinSpaces = strings.NewReplacer("\u00a0", " ", "\u202f", " ", "\u2007", " ", "\u2009", " ")
-	inlineTag  = regexp.MustCompile(`(?i)</?(?:b|strong|i|em|u|code|mark|span)(?:\s[^<>]*)?>`)
+	thinSpaces = strings.NewReplacer("\u00a0", " ", "\u202f", " ", "\u2007", " ", "\u2009", " ", "\u200b", "", "\u2060", "", "\ufeff", "",
+		"⁄", "/", "∕", "/")
+	inlineTag = regexp.MustCompile(`(?i)</?(?:b|strong|i|em|u|code|mark|span)(?:\s[^<>]*)?>`)
 )
 
 // marks returns a regular expression for the opening (0) or closing (1) marks of thinking.
@@ -73,7 +77,7 @@ func readScore(reply string, scale float64) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	text = inlineTag.ReplaceAllString(thinSpaces.Replace(text), "")
+	text = inlineTag.ReplaceAllString(thinSpaces.Replace(width.Fold.String(text)), "")
 	objects, rest := scoresInJSON(text, scale)
 	all := append(objects, scoresInText(rest, scale)...)
 	if m := bareScore.FindStringSubmatch(text); len(all) == 0 && m != nil && (aloneTail.MatchString(m[2]) || strings.TrimSpace(m[2]) == "%") {
@@ -142,13 +146,13 @@ func withoutLegend(all []statedScore) ([]statedScore, error) {
 }
 
 var (
-	bareScore = regexp.MustCompile(`^[\s*_` + "`" + `]*([-+]?(?:\d+(?:\.\d+)?|\.\d+))([^\n]*?)[\s*_` + "`" + `.]*$`)
+	bareScore = regexp.MustCompile(`^[\s*_"'` + "`" + `]*([-+]?(?:\d+(?:\.\d+)?|\.\d+))([^\n]*?)[\s*_"'` + "`" + `.]*$`)
 	quotedKey = regexp.MustCompile(`(?i)["']score["']\s*:`)
 
 	// label matches the word score with its colon and the characters that may be between them: quotes, emphasis, and
 	// the scale in brackets.
 	label = regexp.MustCompile("(?i)\\bscore\\b[\"'*_`]*[ \\t]*(\\([^()\\n]{0,60}\\)|\\[[^\\[\\]\\n]{0,60}\\]|/[ \\t]*\\d+(?:\\.\\d+)?)?[\"'*_`]*[ " +
-		"\\t]*[:=：][\"'*_`\\[<({ \\t]*")
+		"\\t]*[:=：][\"'*_`\\[<({$ \\t]*(?:\\\\boxed *\\{ *)?")
 	// lineLabel matches the text before a label that begins its line.
 	lineLabel  = regexp.MustCompile(`(?i)^[\s*_#>"'` + "`" + `-]*(?:(?:final|overall|total|my)\s+)?$`)
 	finalLabel = regexp.MustCompile(`(?i)\b(?:final|overall|total)["'*_]*\s+["'*_]*$`)
@@ -166,7 +170,7 @@ var (
 	ofTheAnswer = regexp.MustCompile(`(?i)^(?:final|overall|total|my|the|an?|its?|your|this|of|so|thus|therefore|hence|and|or|is|be|as|with|` +
 		`give|gives|assign|award|new|revised|updated|corrected|again|then|now|answer|answer's|answer’s)$`)
 	// supposed matches text after a figure that is not a verdict: a condition, or the meaning of the figure.
-	supposed = regexp.MustCompile(`(?i)^["'*_\x60\])]*\s*(?:(?:only|if|when|unless|would|could|should|requires?|needs?|means?)\b|=)`)
+	supposed = regexp.MustCompile(`(?i)^["'*_\x60\])]*\s*(?:(?:only|if|when|unless|would|could|should|requires?|needs?|means?)\b|=\s*(?:[^\d\s]|$))`)
 	inQuotes = regexp.MustCompile("[\"'“‘«\x60][*_]*$")
 )
 
@@ -213,8 +217,13 @@ func scoresInText(text string, scale float64) (found []statedScore) {
 
 var (
 	lastNumber = regexp.MustCompile(`(\d+(?:\.\d+)?)[^\d]*$`)
-	outOf      = regexp.MustCompile(`(?i)^[\s"'*_` + "`" + `\]>)}]*(?:(?:points?|stars?|marks?)\s*)?\(?\s*(?:/|out\s+of\b|of\b)\s*["'*_` + "`" +
-		`]*(\d+(?:\.\d+)?)`)
+	// outOf matches a scale directly after the figure: /10, out of 10, out of a possible ten, (max: 10), von 10.
+	outOf = regexp.MustCompile(`(?i)^[\s"'*_\x60\]>)}]*(?:(?:points?|stars?|marks?)\s*)?[(\[]?\s*(?:/|(?:out\s+of|of|von|sur|de|max(?:imum)?|满分|滿分|満点)\b` +
+		`[\s:]*)\s*(?:(?:a|possible|maximum|max|of)\s+)*["'*_\x60]*(\d+(?:\.\d+)?|(?:three|four|five|six|seven|ten|hundred)\b)`)
+	inWords       = map[string]string{"three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "ten": "10", "hundred": "100"}
+	characterUnit = regexp.MustCompile(`^ ?[分点점]`) // Chinese, Japanese and Korean for points
+	// furtherFigure matches a figure after a space: 1 000, 3 1/2.
+	furtherFigure = regexp.MustCompile(`^[ \t]+[\d½¼¾]`)
 	// continued matches text that makes a figure the beginning of a longer one: a decimal comma, an exponent, a range,
 	// a correction (9 -> 3), a unit, a sum.
 	continued = regexp.MustCompile(`(?i)^(?:[.,;:]\d|\s*(?:[-–—−~±+*×^/:→⇒]|[-=]+>|to\b|or\b|and\b)\s*[\d.]|` +
@@ -238,9 +247,12 @@ func readStated(at int, bracket, figure, tail string, scale float64) statedScore
 	if m := lastNumber.FindStringSubmatch(bracket); m != nil && !sameNumber(m[1], scale) {
 		return bad("is on another scale: %s; the judge's scale is %v", bracket, scale)
 	}
-	rest, other := tail, false
+	rest, other := characterUnit.ReplaceAllString(tail, ""), false
+	if furtherFigure.MatchString(rest) {
+		return bad("is not a plain number")
+	}
 	if m := outOf.FindStringSubmatch(rest); m != nil {
-		rest, other = rest[len(m[0]):], !sameNumber(m[1], scale)
+		rest, other = characterUnit.ReplaceAllString(rest[len(m[0]):], ""), !sameNumber(m[1], scale)
 	} else if percent := percented.FindString(rest); percent != "" {
 		rest, other = rest[len(percent):], scale != 100
 	}
@@ -254,7 +266,7 @@ func readStated(at int, bracket, figure, tail string, scale float64) statedScore
 }
 
 func sameNumber(text string, scale float64) bool {
-	v, err := strconv.ParseFloat(text, 64)
+	v, err := strconv.ParseFloat(cmp.Or(inWords[strings.ToLower(text)], text), 64)
 	return err == nil && v == scale
 }
 
@@ -306,8 +318,11 @@ func scoresInJSON(text string, scale float64) (found []statedScore, rest string)
 // wholeScore matches a key for the score of the whole answer.
 var wholeScore = regexp.MustCompile(`^(?:final|overall|total)[ _-]?score$`)
 
-// scaleKeys are the keys next to a score that name its scale.
-var scaleKeys = []string{"max_score", "maxscore", "max", "maximum", "out_of", "outof", "scale"}
+// scaleKeys are the keys next to a score that name its scale, without what bareKey removes. The value is the best score, or a range.
+var (
+	scaleKeys = []string{"maxscore", "maximumscore", "max", "maximum", "outof", "scale", "scorerange"}
+	bareKey   = strings.NewReplacer("_", "", "-", "", " ", "")
+)
 
 // scoreOf reads the score of an object: its own score, or otherwise the only score of the objects in it.
 func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
@@ -332,9 +347,13 @@ func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
 		}
 		return bad(`its JSON has several scores, but no "score" for the whole`)
 	}
-	for _, key := range scaleKeys {
-		if most, ok := lower[key].(json.Number); ok && !sameNumber(most.String(), scale) {
-			return bad("its %s is %s, but the judge's scale is %v", key, most, scale)
+	for key, v := range lower {
+		if list, ok := v.([]any); ok && len(list) > 0 {
+			v = list[len(list)-1]
+		}
+		m := lastNumber.FindStringSubmatch(fmt.Sprint(v))
+		if slices.Contains(scaleKeys, bareKey.Replace(key)) && m != nil && !sameNumber(m[1], scale) {
+			return bad("its %s is %v, but the judge's scale is %v", key, lower[key], scale)
 		}
 	}
 	switch v := value.(type) {
