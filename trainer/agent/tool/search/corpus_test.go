@@ -109,6 +109,7 @@ func TestSearchBadCorpus(t *testing.T) {
 		"not JSON": {"{\"text\": \"a\"}\n{", "line 2"},
 		"no text":  {`{"title": "a"}`, `no "text"`},
 		"number":   {`{"text": 1}`, "line 1"},
+		"latin-1":  {"{\"text\": \"a\"}\n{\"text\": \"caf\xe9\"}", "line 2: not UTF-8"},
 	} {
 		_, err := NewCorpus(t.Context(), CorpusOptions{Corpus: writeCorpus(t, tc.content), Results: 1})
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

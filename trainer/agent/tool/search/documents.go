@@ -23,6 +23,8 @@ const (
 	passageMaximum = 1600
 )
 
+var errNotUTF8 = errors.New("not UTF-8 text: save the file as UTF-8")
+
 // document is one entry of a corpus.
 type document struct {
 	id    string // line number or path within the corpus
@@ -93,6 +95,9 @@ func readJSONL(r io.Reader, visit func(document) error) error {
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
+		if !utf8.Valid(lines.Bytes()) {
+			return fmt.Errorf("line %d: %w", number, errNotUTF8)
+		}
 		var entry struct {
 			Title string  `json:"title"`
 			Text  *string `json:"text"`
@@ -123,7 +128,7 @@ func readMarkdown(r io.Reader, id string, visit func(document) error) error {
 		return fmt.Errorf("more than %d bytes", maxDocument)
 	}
 	if !utf8.Valid(content) {
-		return errors.New("not UTF-8 text")
+		return errNotUTF8
 	}
 	d := document{id: id, title: strings.TrimSuffix(filepath.Base(id), filepath.Ext(id)), text: string(content)}
 	for line := range strings.Lines(d.text) {

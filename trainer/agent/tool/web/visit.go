@@ -12,11 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -323,22 +323,37 @@ func (v *Visit) requestError(ctx context.Context, page *url.URL, err error) erro
 	return &retry.Transient{Err: tool.Failed(fmt.Errorf("%s: %w", page, err))}
 }
 
+var charsetParameter = regexp.MustCompile(`(?i)\bcharset\s*=\s*["']?([\w.-]+)`)
+
+// mediaType returns the type in the header Content-Type, and a header with only this type and the first encoding. Like a browser, it reads
+// headers with invalid parameters, a parameter that is given twice, or two headers in one.
+func mediaType(header string) (kind, declared string) {
+	kind, _, _ = strings.Cut(strings.ToLower(strings.TrimSpace(header)), ";")
+	kind, _, _ = strings.Cut(kind, ",")
+	kind, _, _ = strings.Cut(kind, " ")
+	if m := charsetParameter.FindStringSubmatch(header); m != nil {
+		return kind, kind + "; charset=" + m[1]
+	}
+	return kind, kind
+}
+
 // read returns the text of a page.
 func (v *Visit) read(response *http.Response, body []byte) (string, error) {
 	page, header := response.Request.URL, response.Header.Get("Content-Type")
 	if header == "" {
 		header = http.DetectContentType(body)
 	}
-	kind, _, err := mime.ParseMediaType(header)
+	kind, declared := mediaType(header)
 	isHTML := kind == "text/html" || kind == "application/xhtml+xml"
 	isText := strings.HasPrefix(kind, "text/") || kind == "application/json" || kind == "application/xml" || strings.HasSuffix(kind, "+json") ||
 		strings.HasSuffix(kind, "+xml")
-	if err != nil || !isHTML && !isText {
+	if !isHTML && !isText {
 		return "", fmt.Errorf("%s is not text but %q", page, tool.Truncate(header, 100))
 	}
 	const stateful = "iso-2022-jp" // all of its bytes are ASCII
 	decoded := body                // a page without a declared encoding is UTF-8 if it is valid UTF-8
-	if encoding, name, certain := charset.DetermineEncoding(body, header); certain || name == stateful || !utf8.Valid(body) {
+	var err error
+	if encoding, name, certain := charset.DetermineEncoding(body, declared); certain || name == stateful || !utf8.Valid(body) {
 		if decoded, err = encoding.NewDecoder().Bytes(body); err != nil {
 			return "", fmt.Errorf("%s: %w", page, err)
 		}

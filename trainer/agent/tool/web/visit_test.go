@@ -72,6 +72,9 @@ func TestVisit(t *testing.T) {
 	}{
 		"a page":                {200, "text/html; charset=utf-8", "<title>Ada</title><nav>menu</nav><p>wrote <b>programs</b>", "Ada\n\nwrote programs"},
 		"another encoding":      {200, "text/html; charset=iso-8859-1", "<p>caf\xe9", "café"},
+		"an encoding twice":     {200, "text/html; charset=Shift_JIS; charset=Shift_JIS", "<p>\x93\x8c\x8b\x9e", "東京"},
+		"two headers in one":    {200, "text/html, text/html;charset=utf-8", "<p>é", "é"},
+		"no value":              {200, "Text/HTML; charset=", "<p>é", "é"},
 		"late, without a word":  {200, "application/json", `"` + strings.Repeat("x", 1100) + `é"`, `"` + strings.Repeat("x", 1100) + `é"`},
 		"not UTF-8":             {200, "text/plain", "caf\xe9", "café"},
 		"empty":                 {200, "text/html", "", "(the page has no text)"},
