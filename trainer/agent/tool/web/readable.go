@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"io"
 	"net/url"
 	"slices"
@@ -30,14 +31,21 @@ func readable(text io.Reader, page *url.URL, links bool) (string, error) {
 		r.render(title)
 		r.line(2)
 	}
-	r.render(mainPart(root))
+	main := mainPart(root)
+	begin := r.out.Len()
+	if r.render(main); r.out.Len() == begin { // an empty place for a script's output
+		r.render(bodyOf(root))
+	}
 	return strings.TrimSpace(r.out.String()), nil
 }
 
 // mainPart returns the element with the page's main content, if the page marks one: main, its only article, or its
 // body.
 func mainPart(root *html.Node) *html.Node {
-	if main := find(root, func(n *html.Node) bool { return n.DataAtom == atom.Main || attribute(n, "role") == "main" }); main != nil {
+	isMain := func(n *html.Node) bool {
+		return (n.DataAtom == atom.Main || attribute(n, "role") == "main") && !isHidden(n)
+	}
+	if main := find(root, isMain); main != nil {
 		return main
 	}
 	var articles []*html.Node
@@ -50,10 +58,11 @@ func mainPart(root *html.Node) *html.Node {
 	if len(articles) == 1 {
 		return articles[0]
 	}
-	if body := find(root, func(n *html.Node) bool { return n.DataAtom == atom.Body }); body != nil {
-		return body
-	}
-	return root
+	return bodyOf(root)
+}
+
+func bodyOf(root *html.Node) *html.Node {
+	return cmp.Or(find(root, func(n *html.Node) bool { return n.DataAtom == atom.Body }), root)
 }
 
 // find returns the first element, in the page's order, for which matches returns true, or nil.
@@ -89,7 +98,7 @@ var (
 		atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6}
 	// ownLines are declarations that give an element lines of its own.
 	ownLines = []string{"display:block", "display:flex", "display:grid", "display:table", "display:list-item", "display:flow-root"}
-	lines    = []atom.Atom{atom.Li, atom.Dt, atom.Dd, atom.Tr, atom.Caption, atom.Summary, atom.Figcaption, atom.Br, atom.Hr, atom.Option}
+	lines    = []atom.Atom{atom.Footer, atom.Li, atom.Dt, atom.Dd, atom.Tr, atom.Caption, atom.Summary, atom.Figcaption, atom.Br, atom.Hr, atom.Option}
 )
 
 // maxReadable is the largest number of bytes in a page's text. The addresses of links can make the text longer than the
@@ -134,7 +143,7 @@ func (r *renderer) render(n *html.Node) {
 	case formula(n) != "":
 		r.text(formula(n))
 		return
-	case slices.Contains(skippedElements, n.DataAtom) || isHidden(n):
+	case slices.Contains(skippedElements, n.DataAtom) && !isSource(n) || isHidden(n):
 		return
 	case isSuperscript(n):
 		r.shift(n, "^")
@@ -220,6 +229,11 @@ func (r *renderer) begin(n *html.Node) {
 	case atom.Pre:
 		r.exact = true
 	}
+}
+
+// isSource reports whether an element is the footer of a quotation, which names its author.
+func isSource(n *html.Node) bool {
+	return n.DataAtom == atom.Footer && n.Parent != nil && n.Parent.DataAtom == atom.Blockquote
 }
 
 // isHidden reports whether a page hides an element from its readers.

@@ -55,6 +55,10 @@ var (
 	wordless  = regexp.MustCompile(`^(?:\[.*\]|\(.*\)|[^\pL\pN]+|st|nd|rd|th|er|re|e|o|a|º|ª)$`)
 	chemistry = regexp.MustCompile(`(?:^|[^\pL])(?:\pL|(?:[A-Z][a-z]?)+|.*\))$`)
 	digits    = regexp.MustCompile(`^\d+$`)
+	cents     = regexp.MustCompile(`^\d\d$`)
+	price     = regexp.MustCompile(`[$€£]\d[\d,]*$`)
+
+	powerOfTen = regexp.MustCompile(`[$€£]10$`) // not a price with cents
 )
 
 // shift writes raised or lowered text with a mark before it, so that 10 to the power of 15 becomes 10^15 instead of
@@ -67,6 +71,8 @@ func (r *renderer) shift(n *html.Node, mark string) {
 		return
 	case mark == "^" && isNote(n) && digits.MatchString(text):
 		text = "[" + text + "]"
+	case mark == "^" && cents.MatchString(text) && !r.space && price.MatchString(r.tail()) && !powerOfTen.MatchString(r.tail()):
+		text = "." + text // $49 with raised cents
 	case isFractionPart(n):
 		r.space = r.space || mark == "^" && unicode.IsDigit(r.last) // a mixed fraction
 	case mark == "^" && wordless.MatchString(text), r.last == 0, r.wants > 0, r.space && mark == "_":
