@@ -10,8 +10,8 @@ import (
 const (
 	answerNoun = `(?:(?:^|[^\pL\pN])(?:answer|ans\.?|antwort|respuesta|resposta|risposta|réponse|jawaban)|答案|答え|回答|정답)`
 	wordMarks  = "[*_`\"']*" // emphasis and quotes after a word
-	verb       = `\s+(?:is|ist|es|est|(?:should|would|must|will|has\s+to)\s+be)\b(?:,?\s+(?:therefore|thus|hence|then|clearly|obviously|` +
-		`definitely|simply|indeed|(?:most\s+)?likely|probably)\b,?)?`
+	verb       = `(?:\s+(?:correcta|correta|corretta|correcte|final|finale))?\s+(?:(?:is|ist|es|est|(?:should|would|must|will|has\s+to)\s+be)\b|[éè]\s)` +
+		`(?:,?\s+(?:therefore|thus|hence|then|clearly|obviously|definitely|simply|indeed|(?:most\s+)?likely|probably)\b,?)?`
 	rank = `(?:my|(?:the\s+)?(?:final|correct|right|best|only|most\s+(?:likely|suitable|appropriate)))`
 )
 
@@ -24,8 +24,11 @@ var (
 		`I(?:['’](?:d|ll)|\s+would|\s+will)?\s+(?:choose|pick|select|go\s+with)\b|conclusion` + wordMarks + `\s*:)\s*`)
 	// therefore matches an answer that ends with a letter, as in "Therefore, B."
 	therefore = regexp.MustCompile(`(?i)(?:^|[^\pL\pN])(?:therefore|thus|hence|so)[,:]?\s+((?:(?:option|choice)\s+)?[*_(]*(?-i:[A-Z])[)*_]*)[.!]?[*_]*\s*$`)
-	titled    = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:` + rank + `\s+)?answer` + wordMarks + `\s+`) // as in "Answer B"
-	stated    = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
+	// called matches an answer that ends with a sentence such as "So option B is correct."
+	called = regexp.MustCompile(`(?i)(?:^|[.!?\n])\W*(?:(?:so|thus|hence|therefore),?\s+)?(?:I\s+(?:think|believe)\s+(?:that\s+)?)?` +
+		`(?:(?:the\s+)?(?:option|choice|answer)\s+)?[*_(]*([a-z])[*_)]*\s+is\s+(?:the\s+)?(?:right|correct|best)(?:\s+(?:option|choice|answer|one))?\W*$`)
+	titled = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:` + rank + `\s+)?answer` + wordMarks + `\s+`) // as in "Answer B"
+	stated = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
 
 	answerOpen  = regexp.MustCompile(`(?i)<(?:final_)?answer>`)
 	answerClose = regexp.MustCompile(`(?i)</(?:final_)?answer>`)
@@ -102,6 +105,8 @@ func stating(answer string) []string {
 	if at := concluded.FindAllStringIndex(answer, -1); len(at) > 0 {
 		texts = append(texts, answer[at[len(at)-1][1]:])
 	} else if m := therefore.FindStringSubmatch(answer); m != nil {
+		texts = append(texts, m[1])
+	} else if m := called.FindStringSubmatch(answer); m != nil {
 		texts = append(texts, m[1])
 	}
 	if at := stated.FindStringIndex(answer); at != nil {

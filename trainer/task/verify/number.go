@@ -117,7 +117,7 @@ var (
 	decimal = regexp.MustCompile(`^(?:\d*\.)?\d+(?:[eE][+-]?\d{1,3})?$`)
 	// Digits in groups: also 1_000, 1'000 and 1,00,000.
 	grouped = regexp.MustCompile(`^(?:\d{1,3}(?:(?:,\d{3})+|(?:_\d{3})+|(?:['’]\d{3})+)|\d{1,2}(?:,\d{2})+,\d{3})(?:\.\d+)?$`)
-	percent = regexp.MustCompile(`^\s*(?:%|[Pp]er ?cent\b)`)
+	percent = regexp.MustCompile(`^\s*(?:%|(?:[Pp]er ?cent|pct)\b)`)
 
 	quotient     = regexp.MustCompile(`(\d)\s*(?:÷|\\div)\s*(\d)`)
 	spacedGroups = regexp.MustCompile(`^\d{1,3}(?: \d{3})+\b`) // at the beginning of a mark's content

@@ -49,7 +49,7 @@ func optionOf(text string, choices []string) int {
 var (
 	soleCapital = regexp.MustCompile(`^[\s*_(]*([A-Z])[\s*_).:]*$`)
 	aroundSigns = regexp.MustCompile(`\s*([^\pL\pN\s])\s*`)
-	latexForms  = strings.NewReplacer(`\dfrac`, `\frac`, `\tfrac`, `\frac`, `\left`, "", `\right`, "", `\,`, "", `\ `, "", `\!`, "")
+	latexForms  = strings.NewReplacer(`\dfrac`, `\frac`, `\tfrac`, `\frac`, `\left`, "", `\right`, "", `\,`, "", `\ `, "", `\!`, "", `\%`, "%", `\$`, "$")
 )
 
 // bareOption removes LaTeX's delimiters and text commands, quotes, emphasis, and the point at the end.

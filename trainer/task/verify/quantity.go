@@ -80,7 +80,11 @@ func parseQuantity(text string) (q quantity, ok bool) {
 	})
 	factor := big.NewRat(1, 1)
 	var names []string
+	money := strings.ContainsAny(before, currencies)
 	for _, w := range unitWords(before + " " + after) {
+		if scale := moneyScales[w]; scale != "" && money {
+			w = scale
+		}
 		if n, ok := scales[w]; ok {
 			factor.Mul(factor, n)
 			continue
@@ -92,6 +96,9 @@ func parseQuantity(text string) (q quantity, ok bool) {
 	return q, true
 }
 
+// inTitles lists the dimensions of units that are written with a capital without being part of a name, unlike 7 Year Itch and 10 N Main St.
+const inTitles = " m kg s m³ m/s °C °F $ € £ ¥ ₹ "
+
 // isTitle reports whether the text after a number has two words with a capital that are not units, as in 10 Downing Street.
 func isTitle(after string) bool {
 	capitals := 0
@@ -100,7 +107,7 @@ func isTitle(after string) bool {
 			continue
 		}
 		for _, name := range unitWords(w) {
-			if _, unit := units[name]; !unit && scales[name] == nil && powers[name] == "" {
+			if !strings.Contains(inTitles, " "+units[name].dimension+" ") && scales[name] == nil && powers[name] == "" {
 				capitals++
 			}
 		}
@@ -118,6 +125,10 @@ func unitOf(names []string) (size *big.Rat, dimension string) {
 		above, of := unitOf(names[:i])
 		below, by := unitOf(names[i+1:])
 		return new(big.Rat).Quo(above, below), of + "/" + by
+	}
+	if n := len(names) - 1; n > 0 && strings.Contains(names[n], "⁻") { // m s⁻²
+		name, power, _ := strings.Cut(names[n], "⁻")
+		return unitOf(append(slices.Clone(names[:n]), "per", name+strings.TrimPrefix(power, "¹")))
 	}
 	if len(names) == 2 && names[0] == "degree" && units[names[1]].size != nil { // degrees Celsius
 		names = names[1:]
@@ -150,7 +161,7 @@ func unitOf(names []string) (size *big.Rat, dimension string) {
 // unitWords returns the words around a number, in lower case and the singular, without filler words. Signs of
 // currencies and of per cent are separate words.
 func unitWords(text string) (words []string) {
-	text = strings.ReplaceAll(strings.ToLower(text), "us$", "$")
+	text = usDollar.Replace(strings.ToLower(text))
 	for _, sign := range []string{"$", "€", "£", "¥", "₹", "¢", "%"} {
 		text = strings.ReplaceAll(text, sign, " "+sign+" ")
 	}
@@ -205,7 +216,10 @@ func unquoted(text string) string {
 // ordinal matches the text after the number in a name such as 20th Century Fox.
 var ordinal = regexp.MustCompile(`^(?:st|nd|rd|th)\s+\pL`)
 
-var perCent = regexp.MustCompile(`\bper ?cent\b`)
+var (
+	perCent  = regexp.MustCompile(`\b(?:per ?cent|pct)\b`)
+	usDollar = strings.NewReplacer("us$", "$", "us dollar", "dollar", "u.s. dollar", "dollar")
+)
 
 var quantityFiller = map[string]bool{"a": true, "an": true, "the": true, "it": true, "is": true, "about": true, "around": true, "approximately": true,
 	"of": true, "minus": true, "negative": true}
@@ -213,10 +227,15 @@ var quantityFiller = map[string]bool{"a": true, "an": true, "the": true, "it": t
 // scales are words that multiply a number.
 var scales = map[string]*big.Rat{
 	"thousand": big.NewRat(1e3, 1), "million": big.NewRat(1e6, 1), "billion": big.NewRat(1e9, 1), "trillion": big.NewRat(1e12, 1),
+	"mn": big.NewRat(1e6, 1), "bn": big.NewRat(1e9, 1), "tn": big.NewRat(1e12, 1),
 }
 
-// units are the known units of length, mass, time, volume and speed, which are converted, and of money and temperature, each its own
-// dimension. The size is in the unit of the dimension.
+// moneyScales are letters that multiply an amount of money, as in $5M.
+var moneyScales = map[string]string{"k": "thousand", "m": "million", "b": "billion", "t": "trillion"}
+
+// units are the known units, which are converted within a dimension. Kelvin, Celsius, Fahrenheit and each currency are dimensions of their
+// own, and so are years, whose days differ. The size is in the unit of the dimension. Symbols that differ only in case, such as mW and MW,
+// are left out.
 var units = unitTable()
 
 type unit struct {
@@ -239,6 +258,14 @@ func unitTable() map[string]unit {
 		{"s", "s sec second", "1"}, {"s", "min minute", "60"}, {"s", "h hr hour", "3600"}, {"s", "d day", "86400"}, {"s", "ms millisecond", "1/1000"},
 		{"s", "wk week", "604800"}, {"m³", "l litre liter", "1/1000"}, {"m³", "ml millilitre milliliter", "1/1000000"}, {"m/s", "mph", "0.44704"},
 		{"m/s", "kmh kph", "5/18"}, {"°C", "c celsiu", "1"}, {"°F", "f fahrenheit", "1"}, {"$", "¢ cent", "1/100"},
+		{"yr", "yr year", "1"}, {"yr", "month", "1/12"}, {"yr", "decade", "10"}, {"yr", "century", "100"},
+		{"m²", "ha hectare", "10000"}, {"m²", "acre", "4046.8564224"}, {"K", "k kelvin", "1"}, {"mol", "mol mole", "1"}, {"ohm", "ohm ω", "1"},
+		{"N", "n newton", "1"}, {"N", "kn kilonewton", "1000"}, {"J", "j joule", "1"}, {"J", "kj kilojoule", "1000"}, {"V", "v volt", "1"},
+		{"V", "kv kilovolt", "1000"},
+		{"W", "w watt", "1"}, {"W", "kw kilowatt", "1000"}, {"Pa", "pa pascal", "1"}, {"Pa", "hpa hectopascal", "100"}, {"Pa", "kpa kilopascal", "1000"},
+		{"Hz", "hz hertz", "1"}, {"Hz", "khz kilohertz", "1000"}, {"Hz", "mhz megahertz", "1000000"}, {"Hz", "ghz gigahertz", "1000000000"},
+		{"B", "byte", "1"}, {"B", "kb kilobyte", "1000"}, {"B", "mb megabyte", "1000000"}, {"B", "gb gigabyte", "1000000000"},
+		{"B", "tb terabyte", "1000000000000"},
 		{"$", "$ usd dollar", "1"}, {"€", "€ eur euro", "1"}, {"£", "£ gbp", "1"}, {"¥", "¥ jpy yen", "1"}, {"₹", "₹ inr rs rupee", "1"},
 	} {
 		size, _ := new(big.Rat).SetString(u.size) // the table's own sizes can be read

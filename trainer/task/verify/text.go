@@ -121,9 +121,6 @@ func sameChoice(reference string, c Case) (bool, error) {
 	if i := optionOf(answer, c.Choices); i >= 0 {
 		return i == want, nil
 	}
-	if m := called.FindStringSubmatch(answer); m != nil {
-		answer = m[1]
-	}
 	for _, text := range conclusions(answer) {
 		if got, ok := chosen(text, c.Choices); ok || doubtful(withoutNoun(text)) {
 			return ok && got == want, nil
@@ -137,10 +134,6 @@ var (
 	leadingLetter = regexp.MustCompile("^[\\s*_\"'`]*(?:\\(([A-Za-z])\\)|([A-Za-z])[*_]*(?:[).:]|[ \\t]*\\n))")
 	bracketed     = regexp.MustCompile(`\(([A-Za-z])\)`)
 	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:option|choice|letter)\b(?:\s+is\b)?[:\s]*`)
-
-	// as in "So option B is correct."
-	called = regexp.MustCompile(`(?i)^\W*(?:(?:so|thus|hence|therefore),?\s+)?(?:(?:option|choice)\s+)?(\(?[a-z]\)?)\s+is\s+` +
-		`(?:the\s+)?(?:right|correct)(?:\s+(?:option|choice))?\W*$`)
 
 	// as in "B, since it is hot" and "B, not A"
 	reasoned = regexp.MustCompile(`^[\s*_]*\(?([A-Z])\)?[*_]*(?:[,;]?\s+not\s+\(?[A-Z]\b|[,;]?\s+(?:because|since|as)\b|[,;]\s)`)

@@ -85,7 +85,7 @@ func TestNumeric(t *testing.T) {
 		{"0.5", "1/2", 1}, {"1/2", "0.5", 1}, {"1/2", `\boxed{\frac{1}{2}}`, 1}, {"1/2", `\dfrac{2}{4}`, 1}, {"-1/2", `-\frac{1}{2}`, 1}, {"-3/4", `\frac{-3}{4}`, 1},
 		{"1.5", "1 1/2", 1}, {"1.5", `1\frac{1}{2}`, 1}, {"7", "14 / 2", 1}, {"1/3", "0.3333", 0}, {"1", "1/0", 0}, {"0", "1/0", 0}, {"6", "2024/05/06", 0}, {"1/2", "½", 1}, {"2.5", "2½", 1}, {"2.5", "It is 2 ½ cups.", 1}, {"1/2", "1½", 0}, {"35", "３５", 1}, {"0.35", "３５％", 1}, {"1e15", "10<sup>15</sup>", 1}, {"2", "H<sub>2</sub>O", 0},
 		// per cent
-		{"50%", "50%", 1}, {"50%", "50", 1}, {"50", "50%", 1}, {"0.5", "50%", 1}, {"50%", "0.5", 1}, {"50", "0.5", 0}, {"0.5", "50", 0}, {"50", `50\%`, 1}, {"50", "50 percent", 1}, {"50%", "5000%", 0},
+		{"50%", "50%", 1}, {"50%", "50", 1}, {"50", "50%", 1}, {"0.5", "50%", 1}, {"50%", "0.5", 1}, {"50", "0.5", 0}, {"0.5", "50", 0}, {"50", `50\%`, 1}, {"50", "50 percent", 1}, {"0.5", "50 pct", 1}, {"50%", "5000%", 0},
 		// floods
 		{"1", strings.Repeat("9", 2000), 0}, {"7", strings.Repeat("1 ", 1<<20) + "7", 1}, {"7", strings.Repeat(`\boxed{`, 1<<16) + "7", 0}, {"5", "1e999", 0}, {"1", "1e9999", 0}, {"1", "it is 1e-99999", 0},
 		{"7", "\xff\xfe7", 1}, {"7", "٧", 0},
@@ -160,7 +160,7 @@ func TestChoiceConclusions(t *testing.T) {
 	}
 	for _, answer := range []string{"The answer should be considered. A good approach is this.", "A good approach is to think.", "Therefore, A planet with rings.", "So A planet.", "Conclusion: A detailed look is needed.", "I choose a planet.",
 		"The best option is a planet.", "The answer should not be (A).", "The answer can't be (A).", "The answer cannot be (A).", "So the correct choice is not (A).", "The best option is A or B.", "**Answer**\n\nA planet with rings", `{"answer": "A or B"}`, "\\boxed{A or B}\n\nAnswer: A",
-		"The wrong option is A.", "(A) <answer></answer>", "The answer was clear to A.", "The answer must be a planet.", "Answer: (A) or (B)", "I do not choose A.", "The answer is A. Conclusion: the answer is B.", "It was so A-like."} {
+		"The wrong option is A.", "(A) <answer></answer>", "The answer was clear to A.", "The answer must be a planet.", "Answer: (A) or (B)", "I do not choose A.", "The answer is A. Conclusion: the answer is B.", "It was so A-like.", "A is not correct.", "It is unclear if A is correct.", "A and B is correct.", "\\boxed{B}. A is correct.", "My answer élite A"} {
 		cases = append(cases, verdict{"A", answer, 0})
 	}
 	cases = append(cases, verdict{"B", "The answer is B.\n\nConclusion: A planet like Venus is hot.", 1}, verdict{"B", "B) Venus. Conclusion: a hot planet.", 1})
@@ -186,6 +186,7 @@ func TestChoiceOptions(t *testing.T) {
 		{"B", `\boxed{\frac{3}{4}}`, 1}, {"B", `\boxed{\dfrac{3}{4}}`, 1}, {"B", `The answer is $\frac{3}{4}$.`, 1}, {`\frac{3}{4}`, "B", 1}, {`\frac{3}{4}`, "A", 0}, {"B", `\boxed{\frac{1}{2}}`, 0}, {"C", `\boxed{5}`, 1}, {"C", "The answer is 5", 1},
 		{"D", "The answer is $9$.", 1}, {"D", `$$ 9 $$`, 1}, {"D", `\[9\]`, 1}, {"E", "x<5", 1}, {"E", "x>5", 0}, {"F", "$5 and $10", 1}, {"F", "5 and 10", 0}, {"A", "The answer is $B$.", 0},
 	})
+	check(t, Options{Kind: Choice}, []string{`5\%`, `6\%`, `\$5`}, []verdict{{"A", "5%", 1}, {"A", "The answer is 6%.", 0}, {"C", "$5", 1}})
 	// 5 KM may be either of two options.
 	check(t, Options{Kind: Choice}, []string{"5 km", "5 km.", "6"}, []verdict{{"B", "5 km.", 1}, {"A", "5 km.", 0}, {"A", "5 KM", 0}})
 	check(t, Options{Kind: Choice}, []string{"5", "5", "6"}, []verdict{{"5", "5", 1}, {"A", "5", 1}, {"6", "5", 0}})
