@@ -10,10 +10,13 @@ import (
 const (
 	// functions are LaTeX's operators and relations that make another value, or no single value, out of the figures after them.
 	functions = `sqrt|log|lg|ln|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|pm|mp|[dt]?binom|choose|over|gcd|lcm|sum|prod|int|det|[bp]?mod|` +
-		`lfloor|lceil|[lr]?vert|neq?`
-	// symbols are LaTeX's letters and relations that do not belong to one number.
-	symbols  = `pi|infty|theta|alpha|beta|gamma|lambda|phi|varphi|rfloor|rceil|mid|geq?(?:slant)?|leq?(?:slant)?|lt|gt|notin|in|cup|cap`
-	variable = `[xyzwnie](?:[^\pL]|$)` // letters that are rarely units
+		`lfloor|lceil|[lr]?vert|neq?|vec|hat|overrightarrow|Re|Im|Pr|arg|dim|ker`
+	// symbols are LaTeX's letters and relations that do not belong to one number. \mu and \Omega are units.
+	symbols = `infty|alpha|beta|[gG]amma|[dD]elta|(?:var)?epsilon|zeta|eta|(?:[tT]|vart)heta|iota|kappa|[lL]ambda|nu|[xX]i|[pP]i|(?:var)?rho|[sS]igma|tau|` +
+		`[uU]psilon|(?:[pP]|varp)hi|chi|[pP]si|omega|hbar|ell|rfloor|rceil|mid|geq?(?:slant)?|leq?(?:slant)?|lt|gt|notin|in|cup|cap`
+	// variable matches a letter that is rarely a unit, and joined one that is never a unit directly behind a number.
+	variable = `[xyzwnie](?:[^\pL]|$)`
+	joined   = `[abfjkpqruv](?:[^\pL]|$)`
 )
 
 var (
@@ -26,14 +29,14 @@ var (
 	addend = regexp.MustCompile(`(?:^|[^\pL\\])\pL{1,2}[ \t]*[-+][ \t]*[({]?$`)
 	// argument matches the text before a figure that is an argument of a function, such as log_2 and f(.
 	argument = regexp.MustCompile(`\\(?:` + functions + `|max|min|sup|inf|lim)(?:[_^](?:\{[^{}]*\}|\w))?[\s({}\d]*$|` +
-		`(?:\b(?:sqrt|cbrt|log\d*|ln|exp|sin|cos|tan|abs|floor|ceil|factorial|gcd|lcm)|(?:^|[^\pL\\])[a-zA-Z])\([^()]*$|` +
+		`(?:\b(?:sqrt|cbrt|log\d*|ln|exp|sin|cos|tan|abs|floor|ceil|factorial|gcd|lcm|sgn|rank)[ \t]*|(?:^|[^\pL\\])[a-zA-Z])\([^()]*$|` +
 		`\bmod(?:ulo)?[ \t]*$|(?:[±∓]|\+/-|分[之の])[ \t]*$`)
 	// bounded matches the text before a figure that is a bound, and not a value.
 	bounded = regexp.MustCompile(`(?:^|[^=\-<>])(?:[<>]=?|[≤≥≠])[ \t]*[-$({]*$`)
 	tag     = regexp.MustCompile(`</?\pL[^<>]*>[ \t]*$`)
 
 	// ofFormula matches the text after a figure in \boxed{} that is a factor or an argument.
-	ofFormula = regexp.MustCompile(`^(?:!|[ \t]*[-+*/]?[ \t]*` + variable + `|[ \t]*\|)`)
+	ofFormula = regexp.MustCompile(`^(?:!|[ \t]*[-+*/]?[ \t]*` + variable + `|` + joined + `|[ \t]*[-+*][ \t]*\pL(?:[^\pL]|$)|[ \t]*\|)`)
 )
 
 // isOperand reports whether the figure after this text is an operand of a formula.

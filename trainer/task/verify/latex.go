@@ -14,6 +14,8 @@ var (
 	latexNoise = strings.NewReplacer(`\$`, "$", `\%`, "%", `{,}`, ",", `\text{,}`, ",", `\mathord{,}`, ",", `\,`, "", `\!`, "", `\ `, " ", `\;`, " ", `\:`,
 		" ", "~", " ", `\quad`, " ", `\qquad`, " ", `\left.`, "", `\right.`, "", `\left`, "", `\right`, "", "°", "",
 		"−", "-", "–", "-", "‐", "-", "\u2011", "-", "‒", "-", "﹣", "-", "\u00a0", " ", "\u202f", " ", "\u2009", " ", "⁄", "/")
+	// unseen matches commands whose argument is not text of the reader.
+	unseen = regexp.MustCompile(`\\(?:[hv]space\*?|[hv]?phantom|tag)\s*\{[^{}]*\}`)
 	// latexGroups matches a space that LaTeX or typography puts between thousands. zeros matches thousands after a plain space.
 	latexGroups = regexp.MustCompile(`(\d)(?:\\[ ,;:!]|[~\x{a0}\x{202f}\x{2009}])+(\d{3})`)
 	zeros       = regexp.MustCompile(`\b(\d{1,3}) ((?:000 )*000)\b`)
@@ -24,6 +26,7 @@ var (
 	latexFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)\s*` + fractionPart + `\s*` + fractionPart)
 	overFraction  = regexp.MustCompile(`\{?\s*\b([\d.,]+)\s*\\over\s*\{?\s*([\d.,]+)\s*\}?`)
 	braceFraction = regexp.MustCompile(`(^|[^\^_}\])\pL])\{\s*([\d.,]+)\s*\}\s*/\s*\{?\s*([\d.,]+)\s*\}?`)
+	unitFraction  = regexp.MustCompile(`\\[dtc]?frac\s*\{\s*(\pL+)([²³]?)\s*\}\s*\{\s*(\pL+)([²³]?)\s*\}`) // m/s²
 	otherFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)`)
 	repeating     = regexp.MustCompile(`(\d*)\.(\d*)\s*\\(?:overline|bar|dot)\s*\{\s*(\d{1,50})\s*\}`)
 	andFraction   = regexp.MustCompile(`\b(\d+) and (?:a )?(\d+)/(\d+)\b`)
@@ -57,7 +60,7 @@ const unreadable = " 0_0 "
 // plain replaces LaTeX and typographic forms with plain text. The exponent of a unit becomes a superscript: cm^2
 // becomes cm². LaTeX that is not a number, such as a fraction of roots, becomes an unreadable figure.
 func plain(s string) string {
-	s = markup.Replace(typographic.Replace(s))
+	s = unseen.ReplaceAllString(markup.Replace(typographic.Replace(s)), " ")
 	for range 3 { // neighbouring groups overlap, so one pass does not replace all
 		s = latexGroups.ReplaceAllString(s, "$1$2")
 	}
@@ -70,7 +73,7 @@ func plain(s string) string {
 		return m[:at] + "^{" + fromSuper.Replace(m[at:]) + "}"
 	})
 	s = zeros.ReplaceAllStringFunc(s, func(m string) string { return strings.ReplaceAll(m, " ", "") })
-	s = unitPowers(s)
+	s = unitFraction.ReplaceAllStringFunc(unitPowers(s), unitQuotient)
 	s = repeating.ReplaceAllStringFunc(s, repeated)
 	s = separated(fractions(s))
 	s = braceFraction.ReplaceAllString(s, "$1$2/$3")
@@ -144,6 +147,18 @@ func unitPowers(s string) string {
 		end = m[1]
 	}
 	return b.String() + s[end:]
+}
+
+// unitQuotient writes a fraction of two units with a slash.
+func unitQuotient(fraction string) string {
+	m := unitFraction.FindStringSubmatch(fraction)
+	for _, word := range []string{m[1], m[3]} {
+		_, known := units[strings.ToLower(word)]
+		if !isUnit(word, "", true) && !known || strings.Contains("nvwjkcf", word) { // N is newton, n a variable
+			return fraction
+		}
+	}
+	return " " + m[1] + m[2] + "/" + m[3] + m[4] + " "
 }
 
 // repeated returns a decimal with repeating digits as a fraction.

@@ -123,7 +123,7 @@ var (
 	spacedGroups = regexp.MustCompile(`^\d{1,3}(?: \d{3})+\b`) // at the beginning of a mark's content
 	emphasis     = regexp.MustCompile(`(?:^|[\s(:])_{1,3}$`)   // Markdown's, before a figure
 	inRoot       = regexp.MustCompile(`(?:√|\\sqrt\s*(?:\[[^\[\]]*\])?)[\s{(]*$`)
-	notAlone     = regexp.MustCompile(`^(?:\s*(?:\^|\\cdot\s*\\(?:pi|sqrt)|\\pi\b|\\sqrt|π|√)|_(?:\d|\{\s*[\pL\d(])|[xX×]\d|\s*[万萬亿億만억]|[½¼¾⅓⅔⅛⅜⅝⅞])`)
+	notAlone     = regexp.MustCompile(`^(?:\s*(?:\^|\\cdot\s*\\(?:pi|sqrt)|\\pi\b|\\sqrt|π|√)|_(?:\d|\{\s*[\pL\d(])|[xX×CP]\d|\s*[万萬亿億만억]|[½¼¾⅓⅔⅛⅜⅝⅞])`)
 )
 
 // scanNumbers returns the numbers of a plain text in order. The Figure of an unreadable number is nil. The last
