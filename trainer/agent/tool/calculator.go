@@ -95,6 +95,8 @@ func (p *arithmetic) chain(operators string, operand func() (*big.Rat, error)) (
 		var right *big.Rat
 		if right, err = operand(); err == nil {
 			left, err = apply(op, left, right)
+		} else if op == '%' {
+			err = fmt.Errorf("%w (%% is the remainder: write 15/100 for 15%%)", err)
 		}
 	}
 	return nil, err
@@ -156,6 +158,8 @@ func (p *arithmetic) atom() (*big.Rat, error) {
 var (
 	numeral = regexp.MustCompile(`^\d*(?:\.\d*)?(?:[eE][+-]?(\d+))?`) // its group is the exponent
 	letters = regexp.MustCompile(`^[a-zA-Z]+`)
+	// thousands matches what follows the separator of thousands, and cannot be an argument.
+	thousands = regexp.MustCompile(`^0\d\d`)
 )
 
 func (p *arithmetic) number() (*big.Rat, error) {
@@ -195,6 +199,10 @@ func (p *arithmetic) name() (*big.Rat, error) {
 		args = append(args, v)
 		switch p.take(",)") {
 		case ',':
+			if thousands.MatchString(p.rest) { // max(1,000, 2) is not max(1, 0, 2)
+				p.rest = "," + p.rest
+				return nil, p.unexpected()
+			}
 			continue
 		case ')':
 			if len(args) < f.least || len(args) > f.most {
