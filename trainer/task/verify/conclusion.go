@@ -3,6 +3,7 @@ package verify
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -36,12 +37,28 @@ var (
 	jsonEscapes = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n")
 )
 
-// tagged returns the content of the last <answer> tag, or the value of the last JSON key "answer", or otherwise the whole answer. If
-// words of a conclusion follow the key's JSON object, as after a quoted result of a tool, it returns the text after the object. Then
-// otherwise is the key's value, which counts if the text states no result.
+// closedTag returns the content of the last <answer> tag that is closed before another begins.
+func closedTag(answer string) (content string, ok bool) {
+	end := len(answer)
+	tags := answerOpen.FindAllStringIndex(answer, -1)
+	for _, open := range slices.Backward(tags) {
+		if at := answerClose.FindStringIndex(answer[open[1]:end]); at != nil {
+			return answer[open[1] : open[1]+at[0]], true
+		}
+		end = open[0]
+	}
+	return "", false
+}
+
+// tagged returns the content of the last closed <answer> tag, the text after the last one if none is closed, or the value of the last JSON
+// key "answer", or otherwise the whole answer. If words of a conclusion follow the key's JSON object, as after a quoted result of a tool, it
+// returns the text after the object. Then otherwise is the key's value, which counts if the text states no result.
 func tagged(answer string) (text, otherwise string) {
+	if content, ok := closedTag(answer); ok {
+		return content, ""
+	}
 	if tags := answerOpen.FindAllStringIndex(answer, -1); len(tags) > 0 {
-		return answerClose.Split(answer[tags[len(tags)-1][1]:], 2)[0], ""
+		return answer[tags[len(tags)-1][1]:], ""
 	}
 	keys := answerKey.FindAllStringSubmatchIndex(answer, -1)
 	if len(keys) == 0 {

@@ -36,7 +36,7 @@ func TestNumericEquations(t *testing.T) {
 		{"1", `\boxed{1 \over x}`, 0}, {"2", `\boxed{x \over 2}`, 0}, {"1/2", `\boxed{3+1 \over 2}`, 0}, {"3", `\boxed{10^{3}/{2}}`, 0}, {"2", `\boxed{12 \div 3 \div 2}`, 0}, {"2", `\boxed{10 - 6 \div 3}`, 0},
 		// tags
 		{"18", "<answer>18</answer> That took 3 steps.", 1}, {"3", "<answer>18</answer> That took 3 steps.", 0}, {"18", `<answer>\boxed{18}</answer> or 3`, 1}, {"18", "<answer>The answer is 18.</answer>\n3", 1}, {"18", `{"answer": 18, "steps": 3}`, 1}, {"18", `{"answer": "$18", "steps": 3}`, 1},
-		{"3", "3 <answer></answer>", 0},
+		{"3", "3 <answer></answer>", 0}, {"18", "<answer>18</answer> The <answer> tag has 1 number.", 1}, {"18", "The <answer> tag: <answer>18</answer>", 1}, {"18", "3 <answer>18", 1}, {"18", "<answer>3 <answer>18</answer> 4", 1},
 		// a conclusion after a JSON object
 		{"6", `The tool returned {"answer": 5}. The final answer is 6.`, 1}, {"5", `The tool returned {"answer": 5}. The final answer is 6.`, 0}, {"6", `Given {x}: {"answer": 5}, but 1 is missing. \boxed{6}`, 1}, {"5", `{"out": {"answer": 5}, "note": "the answer is in metres, 3 of them"}`, 1}, {"5", `{"answer": 5} in 3 steps`, 1}, {"5", `"answer": 5`, 1},
 		{"18", `{"answer": 18}. The answer is in dollars.`, 1}, {"18", `{"answer": "18"}. The answer is 3.`, 0},
