@@ -51,8 +51,8 @@ func closedTag(answer string) (content string, ok bool) {
 }
 
 // tagged returns the content of the last closed <answer> tag, the text after the last one if none is closed, or the value of the last JSON
-// key "answer", or otherwise the whole answer. If words of a conclusion follow the key's JSON object, as after a quoted result of a tool, it
-// returns the text after the object. Then otherwise is the key's value, which counts if the text states no result.
+// key "answer", or otherwise the whole answer. If words of a conclusion follow the key's JSON object, as after a quoted result of a tool,
+// it returns the text after the object. Then otherwise is the key's value, which counts if the text states no result.
 func tagged(answer string) (text, otherwise string) {
 	if content, ok := closedTag(answer); ok {
 		return content, ""

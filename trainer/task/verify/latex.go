@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"fmt"
 	"math/big"
 	"regexp"
 	"slices"
@@ -29,6 +30,7 @@ var (
 	unitFraction  = regexp.MustCompile(`\\[dtc]?frac\s*\{\s*(\pL+)([²³]?)\s*\}\s*\{\s*(\pL+)([²³]?)\s*\}`) // m/s²
 	otherFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)`)
 	repeating     = regexp.MustCompile(`(\d*)\.(\d*)\s*\\(?:overline|bar|dot)\s*\{\s*(\d{1,50})\s*\}`)
+	andHalf       = regexp.MustCompile(`(?i)\b(\d+)(?:-| )and(?:-| )(?:(a|one|two|three)(?:-| ))?(half|quarters?)\b`)
 	andFraction   = regexp.MustCompile(`\b(\d+) and (?:a )?(\d+)/(\d+)\b`)
 	spacedSlash   = regexp.MustCompile(`(\d) ?/ ?(\d)`)
 
@@ -80,7 +82,8 @@ func plain(s string) string {
 	s = scientific.ReplaceAllString(s, "${1}e$2$3")
 	s = tenTo.ReplaceAllString(s, "${1}${2}1e$3$4")
 	s = afterWord.ReplaceAllString(s, "${1}${2}1e$3$4")
-	return andFraction.ReplaceAllStringFunc(spacedSlash.ReplaceAllString(s, "$1/$2"), mixed)
+	s = andHalf.ReplaceAllStringFunc(spacedSlash.ReplaceAllString(s, "$1/$2"), spelledFraction)
+	return andFraction.ReplaceAllStringFunc(s, mixed)
 }
 
 var (
@@ -100,6 +103,16 @@ func separated(s string) string {
 		return m
 	})
 	return currencyFigure.ReplaceAllString(wordPoint.ReplaceAllString(s, "$1$2 $3"), "$1$3 $2$4")
+}
+
+// spelledFraction writes "2 and a half" as "2 1/2".
+func spelledFraction(text string) string {
+	m := andHalf.FindStringSubmatch(text)
+	below := 4
+	if strings.EqualFold(m[3], "half") {
+		below = 2
+	}
+	return fmt.Sprintf("%s %d/%d", m[1], max(1, slices.Index([]string{"", "one", "two", "three"}, strings.ToLower(m[2]))), below)
 }
 
 // mixed writes "2 and 1/2" as "2 1/2". Other numbers with a fraction after "and" stay two numbers.
