@@ -70,10 +70,7 @@ func plain(s string) string {
 	for range 2 { // commands may be nested
 		s = latexText.ReplaceAllString(s, " $1 ")
 	}
-	s = superscripts.ReplaceAllStringFunc(s, func(m string) string {
-		at := strings.IndexFunc(m, func(r rune) bool { return r > '}' })
-		return m[:at] + "^{" + fromSuper.Replace(m[at:]) + "}"
-	})
+	s = raisedDigits(s)
 	s = zeros.ReplaceAllStringFunc(s, func(m string) string { return strings.ReplaceAll(m, " ", "") })
 	s = unitFraction.ReplaceAllStringFunc(unitPowers(s), unitQuotient)
 	s = repeating.ReplaceAllStringFunc(s, repeated)
@@ -103,6 +100,14 @@ func separated(s string) string {
 		return m
 	})
 	return currencyFigure.ReplaceAllString(wordPoint.ReplaceAllString(s, "$1$2 $3"), "$1$3 $2$4")
+}
+
+// raisedDigits writes 10² as 10^{2}.
+func raisedDigits(s string) string {
+	return superscripts.ReplaceAllStringFunc(s, func(m string) string {
+		at := strings.IndexFunc(m, func(r rune) bool { return r > '}' })
+		return m[:at] + "^{" + fromSuper.Replace(m[at:]) + "}"
+	})
 }
 
 // spelledFraction writes "2 and a half" as "2 1/2".

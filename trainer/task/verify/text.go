@@ -25,7 +25,7 @@ func sameText(treat func(string) string) comparison {
 // punctuation with meaning: the sign of a number, its decimal point, the per cent sign and the hash. Initials become one
 // word: J.K., J. K. and JK are the same.
 func normalize(s string) string {
-	runes := []rune(cases.Fold().String(norm.NFKC.String(s)))
+	runes := []rune(cases.Fold().String(norm.NFKC.String(raisedDigits(s))))
 	at := func(i int) rune {
 		if i < 0 || i >= len(runes) {
 			return ' '
