@@ -94,7 +94,7 @@ func (t *table) add(n int, text []byte) error {
 		return err
 	}
 	if first, taken := t.seen[row.ID]; taken {
-		return fmt.Errorf("id %q is also the id of row %d: ids must be unique", row.ID, first)
+		return fmt.Errorf("id %q is also the id of row %d: ids must be unique (rows without an id have their number)", row.ID, first)
 	}
 	if len(t.rows) == maxRows {
 		return fmt.Errorf("more than %d rows", maxRows)
@@ -163,11 +163,11 @@ func (r *Row) readOptional(object object, fields Fields) error {
 		name string
 		read func(json.RawMessage) error
 	}{
-		{fields.Choices, r.readChoices},
-		{fields.Parts, func(raw json.RawMessage) (err error) {
+		{fields.Choices, listed(r.readChoices)},
+		{fields.Parts, listed(func(raw json.RawMessage) (err error) {
 			r.Parts, err = readParts(raw)
 			return err
-		}},
+		})},
 		{fields.Kind, func(raw json.RawMessage) error { return scalarOrNull(raw, &r.Kind) }},
 		{fields.Level, func(raw json.RawMessage) error { return scalarOrNull(raw, &r.Level) }},
 		{fields.ID, r.readID},
@@ -181,6 +181,16 @@ func (r *Row) readOptional(object object, fields Fields) error {
 		}
 	}
 	return nil
+}
+
+// listed returns a reader of a list that may be stored as a JSON text, as in .csv. An empty text is no list.
+func listed(read func(json.RawMessage) error) func(json.RawMessage) error {
+	return func(raw json.RawMessage) error {
+		if string(raw) == `""` {
+			return nil
+		}
+		return read(List(raw))
+	}
 }
 
 // readChoices reads a list of texts, {"text": list, "label": list} as ARC has it, {"A": text, "B": text} as MedQA has it, or a list of

@@ -90,3 +90,16 @@ func TestTabs(t *testing.T) {
 		}
 	}
 }
+
+// TestListsInCSV: a value of .csv may be the JSON text of a list, and an empty value is no list.
+func TestListsInCSV(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rows.csv")
+	text := "question,answer,choices,parts\nq?,B,\"[\"\"a\"\", \"\"b\"\"]\",\nr?,b,,\"[{\"\"question\"\": \"\"s?\"\", \"\"answer\"\": \"\"c\"\"}]\"\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := ReadRows(path, DefaultFields())
+	if err != nil || len(rows) != 2 || !slices.Equal(rows[0].Choices, []string{"a", "b"}) || rows[1].Choices != nil || len(rows[1].Parts) != 1 || rows[1].Parts[0].Answer != "c" {
+		t.Errorf("%+v, %v", rows, err)
+	}
+}
