@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os/exec"
 	"slices"
 	"strings"
@@ -48,9 +49,32 @@ type programRequest struct {
 
 // programReply is a line of the program.
 type programReply struct {
-	ID    *int64   `json:"id"`
-	Score *float64 `json:"score"`
-	Error string   `json:"error"`
+	ID    *int64        `json:"id"`
+	Score *programScore `json:"score"`
+	Error string        `json:"error"`
+}
+
+// programScore is a score. Rounding may put it slightly outside 0 to 1, and the result of a comparison in the program is true or false.
+type programScore float64
+
+// UnmarshalJSON reads true as 1 and false as 0.
+func (s *programScore) UnmarshalJSON(raw []byte) error {
+	const rounding = 1e-9
+	var score float64
+	switch string(raw) {
+	case "true":
+		score = 1
+	case "false":
+	default:
+		if err := json.Unmarshal(raw, &score); err != nil {
+			return err
+		}
+	}
+	if nearest := min(max(score, 0), 1); math.Abs(score-nearest) < rounding {
+		score = nearest
+	}
+	*s = programScore(score)
+	return nil
 }
 
 // programVerifier has one process and any number of cases in flight, which it matches to replies by id. After a crash
@@ -343,9 +367,9 @@ func (v *programVerifier) answer(line []byte) error {
 	case r.Error != "":
 		v.settle(*r.ID, scoreResult{err: fmt.Errorf("it reports: %s", quoted(r.Error))})
 	case !(*r.Score >= 0 && *r.Score <= 1):
-		v.settle(*r.ID, scoreResult{err: fmt.Errorf("the score %g is outside 0 to 1", *r.Score)})
+		v.settle(*r.ID, scoreResult{err: fmt.Errorf("the score %g is outside 0 to 1", float64(*r.Score))})
 	default:
-		v.settle(*r.ID, scoreResult{score: *r.Score})
+		v.settle(*r.ID, scoreResult{score: float64(*r.Score)})
 	}
 	v.proceed()
 	return nil

@@ -86,6 +86,10 @@ func serve(mode string) {
 			fmt.Println("hello")
 		case "outside":
 			fmt.Printf(`{"id": %d, "score": 1.5}`+"\n", r.ID)
+		case "compared":
+			fmt.Printf(`{"id": %d, "score": %t}`+"\n", r.ID, score > 0)
+		case "rounded":
+			fmt.Printf(`{"id": %d, "score": %g}`+"\n", r.ID, map[bool]float64{true: 1 + 0x1p-52, false: -1e-17}[score > 0])
 		case "nan":
 			fmt.Printf(`{"id": %d, "score": NaN}`+"\n", r.ID)
 		case "neither":
@@ -242,6 +246,18 @@ func TestProgramIsGivenUp(t *testing.T) {
 	}
 	if _, err := v.Score(t.Context(), caseOf("b", nil, "b")); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("ended %d times without an answer", programDeaths)) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestProgramScores: a score may be the result of a comparison, or outside 0 to 1 by rounding.
+func TestProgramScores(t *testing.T) {
+	for _, mode := range []string{"compared", "rounded"} {
+		v := openProgram(t, mode, 0)
+		for answer, want := range map[string]float64{"b": 1, "c": 0} {
+			if got, err := v.Score(t.Context(), caseOf(answer, nil, "b")); err != nil || got != want {
+				t.Errorf("%s: %q scores %v, %v", mode, answer, got, err)
+			}
+		}
 	}
 }
 
