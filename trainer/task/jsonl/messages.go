@@ -188,11 +188,12 @@ func questionOf(raw json.RawMessage) (question string, err error) {
 	return question, err
 }
 
-// isMessages reports whether a value is a list of objects with roles.
+// isMessages reports whether a value is a list of objects with roles and contents.
 func isMessages(raw json.RawMessage) bool {
-	var list []map[string]any
-	return json.Unmarshal(raw, &list) == nil && len(list) > 0 &&
-		!slices.ContainsFunc(list, func(m map[string]any) bool { return m["role"] == nil && m["from"] == nil })
+	var list []object
+	return json.Unmarshal(raw, &list) == nil && len(list) > 0 && !slices.ContainsFunc(list, func(m object) bool {
+		return (m["role"] == nil || m["content"] == nil) && (m["from"] == nil || m["value"] == nil)
+	})
 }
 
 // conversationOf reads a conversation about one question. The answer is the last turn. The turns between, such as calls

@@ -17,7 +17,7 @@ func TestQuestionOfMessages(t *testing.T) {
 		`[{"role":"user","content":"a?","name":null,"tool_calls":[],"from":null,"value":null}]`: "a?",
 		`"a plain text"`: "a plain text",
 		`"[{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": \"a?\"}]"`: "Be brief.\n\na?",
-		`"[{\"a\": 1}]"`: `[{"a": 1}]`, `"[1, 2"`: "[1, 2", `"[]"`: "[]",
+		`"[{\"a\": 1}]"`: `[{"a": 1}]`, `"[{\"role\": \"admin\"}]"`: `[{"role": "admin"}]`, `"[1, 2"`: "[1, 2", `"[]"`: "[]",
 	} {
 		rows, err := ReadRows(write(t, `{"prompt":`+messages+`,"reward_model":{"ground_truth":"b","style":"rule"}}`), Fields{Question: "prompt", Answer: "reward_model.ground_truth"})
 		if err != nil || rows[0].Question != want || rows[0].Answer != "b" {
