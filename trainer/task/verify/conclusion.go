@@ -25,9 +25,10 @@ var (
 		`I(?:['’](?:d|ll)|\s+would|\s+will)?\s+(?:choose|pick|select|go\s+with)\b|conclusion` + wordMarks + `\s*:)\s*`)
 	// therefore matches an answer that ends with a letter, as in "Therefore, B."
 	therefore = regexp.MustCompile(`(?i)(?:^|[^\pL\pN])(?:therefore|thus|hence|so)[,:]?\s+((?:(?:option|choice)\s+)?[*_(]*(?-i:[A-Z])[)*_]*)[.!]?[*_]*\s*$`)
-	// called matches an answer that ends with a sentence such as "So option B is correct."
+	// called matches an answer that ends with a sentence such as "So option B is correct.", or the same with a reason.
 	called = regexp.MustCompile(`(?i)(?:^|[.!?\n])\W*(?:(?:so|thus|hence|therefore),?\s+)?(?:I\s+(?:think|believe)\s+(?:that\s+)?)?` +
-		`(?:(?:the\s+)?(?:option|choice|answer)\s+)?[*_(]*([a-z])[*_)]*\s+is\s+(?:the\s+)?(?:right|correct|best)(?:\s+(?:option|choice|answer|one))?\W*$`)
+		`(?:(?:the\s+)?(?:option|choice|answer)\s+)?[*_(]*([a-z])[*_)]*\s+is\s+(?:the\s+)?(?:right|correct|best)` +
+		`(?:\s+(?:option|choice|answer|one))?(?:\W*$|(,?\s+(?:because|since|as)\b[^\n]*)\s*$)`)
 	titled = regexp.MustCompile(`(?i)^\W*(?:the\s+)?(?:` + rank + `\s+)?answer` + wordMarks + `\s+`) // as in "Answer B"
 	stated = regexp.MustCompile(`(?i)\s+is\s+the\s+(?:right\s+|correct\s+|final\s+)?answer\b`)
 
@@ -124,7 +125,7 @@ func stating(answer string) []string {
 	} else if m := therefore.FindStringSubmatch(answer); m != nil {
 		texts = append(texts, m[1])
 	} else if m := called.FindStringSubmatch(answer); m != nil {
-		texts = append(texts, m[1])
+		texts = append(texts, m[1]+m[2])
 	}
 	if at := stated.FindStringIndex(answer); at != nil {
 		return append(texts, answer[:at[0]])

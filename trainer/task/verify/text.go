@@ -136,7 +136,7 @@ var (
 	optionWord    = regexp.MustCompile(`(?i)^[\s*_"'(]*(?:the\s+)?(?:(?:right|correct|final)\s+)?(?:option|choice|letter)\b(?:\s+is\b)?[:\s]*`)
 
 	// as in "B, since it is hot" and "B, not A"
-	reasoned = regexp.MustCompile(`^[\s*_]*\(?([A-Z])\)?[*_]*(?:[,;]?\s+not\s+\(?[A-Z]\b|[,;]?\s+(?:because|since|as)\b|[,;]\s)`)
+	reasoned = regexp.MustCompile(`^[\s*_]*\(?([A-Z])\)?[*_]*(?:[,;]?\s+not\s+\(?[A-Z]\b|[,;]?\s+(?:because|since|as)\b|(?:[,;]|\s[—–])\s)`)
 	letter   = regexp.MustCompile(`(?:^|[^\pL\pN'’])([A-Z])(?:[^\pL\pN'’]|$)`)
 )
 

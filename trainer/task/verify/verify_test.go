@@ -160,7 +160,7 @@ func TestChoiceConclusions(t *testing.T) {
 	}
 	for _, answer := range []string{"The answer should be considered. A good approach is this.", "A good approach is to think.", "Therefore, A planet with rings.", "So A planet.", "Conclusion: A detailed look is needed.", "I choose a planet.",
 		"The best option is a planet.", "The answer should not be (A).", "The answer can't be (A).", "The answer cannot be (A).", "So the correct choice is not (A).", "The best option is A or B.", "**Answer**\n\nA planet with rings", `{"answer": "A or B"}`, "\\boxed{A or B}\n\nAnswer: A",
-		"The wrong option is A.", "(A) <answer></answer>", "The answer was clear to A.", "The answer must be a planet.", "Answer: (A) or (B)", "I do not choose A.", "The answer is A. Conclusion: the answer is B.", "It was so A-like.", "A is not correct.", "It is unclear if A is correct.", "A and B is correct.", "\\boxed{B}. A is correct.", "My answer élite A"} {
+		"The wrong option is A.", "(A) <answer></answer>", "The answer was clear to A.", "The answer must be a planet.", "Answer: (A) or (B)", "I do not choose A.", "The answer is A. Conclusion: the answer is B.", "It was so A-like.", "A is not correct.", "A is correct because B is wrong.", "I would pick A — or B.", "It is unclear if A is correct.", "A and B is correct.", "\\boxed{B}. A is correct.", "My answer élite A"} {
 		cases = append(cases, verdict{"A", answer, 0})
 	}
 	cases = append(cases, verdict{"B", "The answer is B.\n\nConclusion: A planet like Venus is hot.", 1}, verdict{"B", "B) Venus. Conclusion: a hot planet.", 1})
