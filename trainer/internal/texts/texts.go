@@ -43,6 +43,17 @@ func ReadFile(path string) (string, error) {
 	return string(Normalize(raw)), nil
 }
 
+// Fetched returns an error if the content of a file is a pointer of Git LFS, which a clone without Git LFS has in place of a large file.
+func Fetched(content []byte) error {
+	if bytes.HasPrefix(content, []byte(lfsPointer)) {
+		return errors.New("this is a pointer of Git LFS, not the file itself: run git lfs pull in its folder, or download the file again")
+	}
+	return nil
+}
+
+// lfsPointer is the beginning of a pointer of Git LFS.
+const lfsPointer = "version https://git-lfs.github.com/spec/"
+
 func inUTF16(text []byte) bool {
 	return bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff"))
 }

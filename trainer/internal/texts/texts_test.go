@@ -36,6 +36,14 @@ func TestMarks(t *testing.T) {
 	}
 }
 
+func TestFetched(t *testing.T) {
+	for content, fetched := range map[string]bool{"": true, "{}": true, "version: 1": true, "version https://git-lfs.github.com/spec/v1\noid sha256:0\n": false} {
+		if err := Fetched([]byte(content)); (err == nil) != fetched {
+			t.Errorf("%q: %v", content, err)
+		}
+	}
+}
+
 func TestFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "prompt.txt")
 	for text, want := range map[string]string{

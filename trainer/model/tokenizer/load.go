@@ -82,6 +82,9 @@ func readFile(fsys fs.FS, name string) ([]byte, error) {
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if err == nil {
+		err = texts.Fetched(data)
+	}
 	return data, withLocation(name, err)
 }
 

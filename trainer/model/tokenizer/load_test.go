@@ -98,6 +98,12 @@ func TestHostileFiles(t *testing.T) {
 			t.Errorf("tokenizer.model with %q: got %v", text, err)
 		}
 	}
+	for _, name := range []string{fileTokenizer, fileModel, fileTemplate} {
+		_, err := loadFS(fstest.MapFS{name: {Data: []byte("version https://git-lfs.github.com/spec/v1\n")}})
+		if err == nil || !strings.Contains(err.Error(), name+": this is a pointer of Git LFS") {
+			t.Errorf("%s is a pointer of Git LFS: %v", name, err)
+		}
+	}
 	if _, err := Parse(nil); err == nil || !strings.Contains(err.Error(), "no tokenizer.json") || !strings.Contains(err.Error(), "AutoTokenizer") {
 		t.Errorf("no files: got %v", err)
 	}

@@ -50,7 +50,7 @@ func ReadAdapter(dir string, base arch.Config) (*Adapter, error) {
 }
 
 func (a *Adapter) readConfig(dir string) error {
-	data, err := durable.ReadSmall(filepath.Join(dir, adapterConfigFile), maxConfigBytes)
+	data, err := readJSON(dir, adapterConfigFile, maxConfigBytes)
 	if err == nil {
 		a.Config, err = lora.ParsePEFT(data)
 	}

@@ -6,12 +6,9 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-
-	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 )
 
 // Form is the layout of a folder that contains more than the tensors of a language model: their names, and
@@ -99,7 +96,7 @@ func (f *Form) notes() (notes []string) {
 
 func (f *Form) readProcessors(folder string) error {
 	for _, name := range processorFiles {
-		data, err := durable.ReadSmall(filepath.Join(folder, name), maxConfigBytes)
+		data, err := readJSON(folder, name, maxConfigBytes)
 		if err == nil {
 			f.files[name] = data
 		} else if !errors.Is(err, fs.ErrNotExist) {

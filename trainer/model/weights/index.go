@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/mgrpo/mgrpo/trainer/internal/durable"
 	"github.com/mgrpo/mgrpo/trainer/internal/strictjson"
 )
 
@@ -16,7 +15,7 @@ const maxShards = 4096
 // openIndex reads a shard index and calls add for every shard. Only the tensors in the shards count: an entry of weight_map
 // that is in no shard is noted, and so is a tensor that weight_map does not list.
 func (o *opener) openIndex(file, ext string, add func(shard string) error) error {
-	data, err := durable.ReadSmall(filepath.Join(o.path, file), maxHeaderBytes)
+	data, err := readJSON(o.path, file, maxHeaderBytes)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // mapping is a whole regular file mapped read-only.
@@ -31,6 +33,13 @@ func mapFile(path string) (*mapping, error) {
 	}
 	if info.Size() == 0 {
 		return &mapping{}, nil
+	}
+	head := make([]byte, min(info.Size(), 1<<10))
+	if _, err := f.ReadAt(head, 0); err != nil {
+		return nil, err
+	}
+	if err := texts.Fetched(head); err != nil {
+		return nil, err
 	}
 	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
 
@@ -82,7 +83,10 @@ const (
 
 // readConfig parses config.json in a Hugging Face folder, and generation_config.json if it exists. It returns notes about ignored keys.
 func readConfig(dir string) (_ arch.Config, notes []string, err error) {
-	data, err := durable.ReadSmall(filepath.Join(dir, configFile), maxConfigBytes)
+	data, err := readJSON(dir, configFile, maxConfigBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = noModel(dir, err)
+	}
 	if err != nil {
 		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, err)
 	}
@@ -93,7 +97,7 @@ func readConfig(dir string) (_ arch.Config, notes []string, err error) {
 	for _, note := range arch.Notes(cfg) {
 		notes = append(notes, configFile+": "+note)
 	}
-	data, err = durable.ReadSmall(filepath.Join(dir, generationFile), maxConfigBytes)
+	data, err = readJSON(dir, generationFile, maxConfigBytes)
 	var more []string
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -110,6 +114,26 @@ func readConfig(dir string) (_ arch.Config, notes []string, err error) {
 		notes = append(notes, generationFile+": "+note)
 	}
 	return cfg, notes, nil
+}
+
+// readJSON reads a JSON file of a folder, of at most limit bytes.
+func readJSON(dir, file string, limit int64) ([]byte, error) {
+	data, err := durable.ReadSmall(filepath.Join(dir, file), limit)
+	if err == nil {
+		err = texts.Fetched(data)
+	}
+	return data, err
+}
+
+// noModel adds to the error about a missing config.json which other folder the user may have meant.
+func noModel(dir string, err error) error {
+	if _, absent := os.Stat(filepath.Join(dir, adapterConfigFile)); absent == nil {
+		return errors.New("the folder has none, but an adapter: the model is the adapter's base, and this folder is for --adapter or lora.init")
+	}
+	if inner, _ := filepath.Glob(filepath.Join(dir, "*", configFile)); len(inner) > 0 {
+		return fmt.Errorf("the folder has none, but folders in it have: name one of them, such as %s", filepath.Dir(inner[0]))
+	}
+	return err
 }
 
 func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }

@@ -30,6 +30,33 @@ func TestOpenRefusesOthers(t *testing.T) {
 	golden.WantError(t, err, safetensorsFile, "regular file")
 }
 
+// A clone without Git LFS has pointers in place of large files.
+func TestOpenRefusesPointers(t *testing.T) {
+	for _, file := range []string{configFile, generationFile, safetensorsFile, safetensorsIndex, binFile, "model.gguf"} {
+		dir := t.TempDir()
+		writeFile(t, filepath.Join(dir, configFile), []byte(`{"model_type":"llama"}`))
+		writeFile(t, filepath.Join(dir, file), []byte("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"))
+		if file == "model.gguf" {
+			dir = filepath.Join(dir, file)
+		}
+		_, err := Open(dir)
+		golden.WantError(t, err, file, "git lfs pull")
+	}
+}
+
+// A folder without a model names what else it has.
+func TestOpenNamesOtherFolders(t *testing.T) {
+	for file, want := range map[string]string{adapterConfigFile: "--adapter", "checkpoint-20/config.json": "checkpoint-20"} {
+		dir := t.TempDir()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, filepath.Join(dir, file), []byte("{}"))
+		_, err := Open(dir)
+		golden.WantError(t, err, configFile, want)
+	}
+}
+
 func TestReadRows(t *testing.T) {
 	cfg := tinyConfig(arch.Qwen3)
 	for _, dtype := range []DType{F32, BF16, F16} {
