@@ -15,7 +15,7 @@ func TestGemma4GGUFRefusals(t *testing.T) {
 		p + "attention.key_length": int64(16), p + "attention.value_length": int64(16), p + "attention.key_length_swa": int64(8),
 		p + "attention.value_length_swa": int64(8), p + "rope.dimension_count": int64(16), p + "rope.dimension_count_swa": int64(8),
 		p + "attention.sliding_window": int64(6), p + "attention.sliding_window_pattern": []bool{true, false, true, false},
-		p + "attention.shared_kv_layers": int64(2), p + "final_logit_softcapping": 30.0}
+		p + "attention.shared_kv_layers": int64(2), p + "final_logit_softcapping": 30.0, p + "attention.layer_norm_rms_epsilon": 1e-6}
 	shapes := map[string][]int64{ggufEmbedding: {100, 32}, "blk.1.attn_v.weight": {16, 32}}
 	still := []float32{1, 1, 1e30, 1e30, 1e30, 1e30, 1e30, 1e30}
 	c, err := FromGGUF(base, shapes, still)

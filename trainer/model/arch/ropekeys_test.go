@@ -137,7 +137,8 @@ func TestWrittenOriginalLength(t *testing.T) {
 
 func ropeMetadata(more map[string]any) (map[string]any, map[string][]int64) {
 	meta := map[string]any{"general.architecture": "llama", "llama.embedding_length": int64(32), "llama.block_count": int64(1),
-		"llama.attention.head_count": int64(2), "llama.feed_forward_length": int64(8), "llama.context_length": int64(256)}
+		"llama.attention.head_count": int64(2), "llama.feed_forward_length": int64(8), "llama.context_length": int64(256),
+		"llama.attention.layer_norm_rms_epsilon": 1e-5}
 	for key, value := range more {
 		meta["llama.rope."+key] = value
 	}

@@ -53,9 +53,9 @@ func baseSettings(c *Config) []setting {
 	}
 	return append(all, []setting{
 		{json: "num_hidden_layers", gguf: "block_count", to: &c.Layers, most: maxLayers, required: true},
-		{json: "num_attention_heads", gguf: "attention.head_count", to: &c.Heads, most: maxHeads, required: true},
+		{json: "num_attention_heads", gguf: "attention.head_count", to: &c.Heads, most: maxHeads, required: true, list: true},
 		{json: "intermediate_size", gguf: "feed_forward_length", to: &c.FFN, most: maxFFN, required: c.FFN == 0, list: true},
-		{json: "rms_norm_eps", gguf: "attention.layer_norm_rms_epsilon", to: &c.RMSEps},
+		{json: "rms_norm_eps", gguf: "attention.layer_norm_rms_epsilon", to: &c.RMSEps, required: true},
 		{json: "rope_theta", gguf: "rope.freq_base", to: &c.Rope.Theta, null: true},
 		{json: "tie_word_embeddings", to: &c.Tied},
 	}...)

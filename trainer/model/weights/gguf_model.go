@@ -54,13 +54,8 @@ func (o *opener) addGGUF(tensors []ggufTensor) error {
 	known := map[string][]arch.Tensor{}
 	for _, t := range o.config.Layout().Tensors() {
 		known[t.GGUF] = append(known[t.GGUF], t)
-		if strings.Contains(t.GGUF, "ffn_gate_up_exps") { // some files have two tensors instead
-			name := "ffn_gate_exps"
-			if t.Fused.Row > 0 {
-				name = "ffn_up_exps"
-			}
-			name = strings.Replace(t.GGUF, "ffn_gate_up_exps", name, 1)
-			known[name] = append(known[name], t)
+		if other := otherGGUF(t); other != t.GGUF {
+			known[other] = append(known[other], t)
 		}
 	}
 	next, unread := arch.NextGGUF(o.gguf, o.config), 0
@@ -80,6 +75,16 @@ func (o *opener) addGGUF(tensors []ggufTensor) error {
 		o.notes = append(o.notes, fmt.Sprintf("%d tensors of blocks that predict tokens after the next one (nextn) are not read", unread))
 	}
 	return nil
+}
+
+// otherGGUF returns the other name that files have for experts: gate and up may be one tensor or two. Other tensors have one name.
+func otherGGUF(t arch.Tensor) string {
+	const gate, up, both = "ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps"
+	one := gate
+	if t.Fused.Row > 0 {
+		one = up
+	}
+	return strings.NewReplacer(both, one, gate, both, up, both).Replace(t.GGUF)
 }
 
 // blockOf returns the number of the block to which a tensor belongs.

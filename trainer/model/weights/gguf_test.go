@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -380,6 +381,34 @@ func TestGGUFRopeFactors(t *testing.T) {
 	w.tensor(arch.GGUFRopeFactors, 0, encodeAs(nil, F32, factors), 32)
 	_, err := Open(writeGGUF(t, w))
 	golden.WantError(t, err, arch.GGUFRopeFactors)
+}
+
+// Files may have the gate and up projections of all experts as one tensor (convert_hf_to_gguf.py --fuse-gate-up-exps).
+func TestGGUFFusedExperts(t *testing.T) {
+	cfg := tinyConfig(arch.Qwen3MoE)
+	weights, _ := randomWeights(cfg, 3)
+	others := maps.Clone(weights)
+	fused := make([][]float32, cfg.Layers)
+	for layer := range fused {
+		for expert := range cfg.Mixture.Experts {
+			for _, part := range []string{"gate", "up"} {
+				name := fmt.Sprintf("model.layers.%d.mlp.experts.%d.%s_proj.weight", layer, expert, part)
+				fused[layer] = append(fused[layer], weights[name]...)
+				delete(others, name)
+			}
+		}
+	}
+	w := ggufOf(cfg, others)
+	for layer, values := range fused {
+		w.tensor(fmt.Sprintf("blk.%d.ffn_gate_up_exps.weight", layer), 0, encodeAs(nil, F32, values),
+			int64(cfg.Mixture.Experts), int64(2*cfg.Mixture.FFN), int64(cfg.Hidden))
+	}
+	s := openChecked(t, writeGGUF(t, w))
+	for name, want := range weights {
+		if !slices.Equal(readAll(t, s, name), want) {
+			t.Errorf("%s differs", name)
+		}
+	}
 }
 
 func TestGGUFRefused(t *testing.T) {
