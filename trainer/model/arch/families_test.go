@@ -28,7 +28,7 @@ func TestWindows(t *testing.T) {
 		{`{"model_type":"qwen2_moe","num_hidden_layers":2,"sliding_window":0,"use_sliding_window":false}`, nil}, // as transformers saves it
 		{`{"model_type":"gemma3_text","num_hidden_layers":7}`, []int{4096, 4096, 4096, 4096, 4096, 0, 4096}},
 		{`{"model_type":"gemma3_text","num_hidden_layers":4,"sliding_window":9,"sliding_window_pattern":3}`, []int{9, 9, 0, 9}},
-		{`{"model_type":"gemma3_text","num_hidden_layers":4,"sliding_window":9,"_sliding_window_pattern":2}`, []int{9, 0, 9, 0}},
+		{`{"model_type":"gemma3_text","num_hidden_layers":4,"sliding_window":9,"_sliding_window_pattern":2}`, []int{9, 9, 9, 9}},
 		{`{"model_type":"gemma3_text","num_hidden_layers":2,"sliding_window":9,"sliding_window_pattern":1}`, nil},
 		{`{"model_type":"gemma3_text","num_hidden_layers":2,"sliding_window":9,"sliding_window_pattern":1,"layer_types":["full_attention","sliding_attention"]}`, []int{0, 9}},
 		{`{"model_type":"smollm3","num_hidden_layers":4,"sliding_window":9}`, nil},

@@ -59,7 +59,7 @@ func gemma3Scalars(k *keys, c *Config) {
 // every sliding_window_pattern-th.
 func gemma3Windows(k *keys, c *Config) {
 	slideByType(k, c, readSlidingWindow(k, 4096), func(i int) bool {
-		return (i+1)%k.interval("sliding_window_pattern", k.interval("_sliding_window_pattern", 6)) != 0
+		return (i+1)%k.interval("sliding_window_pattern", 6) != 0
 	})
 }
 

@@ -12,7 +12,6 @@ func TestIntervals(t *testing.T) {
 	for _, c := range []struct{ family, key, layers string }{
 		{"exaone4", "sliding_window_pattern", `"layer_types":["full_attention","full_attention"]`},
 		{"gemma3_text", "sliding_window_pattern", `"layer_types":["full_attention","full_attention"]`},
-		{"gemma3_text", "_sliding_window_pattern", `"layer_types":["full_attention","full_attention"]`},
 		{"qwen3_5_text", "full_attention_interval", `"layer_types":["full_attention","full_attention"]`},
 		{"smollm3", "no_rope_layer_interval", `"no_rope_layers":[0,0]`},
 	} {

@@ -189,7 +189,7 @@ func TestPEFTDefaults(t *testing.T) {
 // TestPEFTAccepts: keys that change no result are accepted, and so is the usual name of the layers.
 func TestPEFTAccepts(t *testing.T) {
 	for _, one := range [][2]string{
-		{"eva_config", `{"rho": 2.0, "tau": 0.99}`}, {"loftq_config", `{"loftq_bits": 4}`}, {"corda_config", `{"cache_file": "x"}`},
+		{"runtime_config", `{"ephemeral_gpu_offload": false}`}, {"eva_config", `{"rho": 2.0, "tau": 0.99}`}, {"loftq_config", `{"loftq_bits": 4}`}, {"corda_config", `{"cache_file": "x"}`},
 		{"lora_ga_config", `{"direction": "ArB2r"}`}, {"layers_pattern", `["blocks", "layers"]`}, {"init_lora_weights", `"eva"`},
 		{"init_lora_weights", `"mica"`}, {"velora_config", `{"num_groups": 4}`}, {"ensure_weight_tying", `true`},
 	} {

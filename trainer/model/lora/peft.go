@@ -111,6 +111,7 @@ func (p *PEFT) set(key string, v any, kind *string) (err error) {
 // other key must be off: null, false, 0 or empty.
 var neutralKeys = map[string][]any{
 	"auto_mapping": nil, "inference_mode": nil, "peft_version": nil, "revision": nil, "megatron_core": nil,
+	"runtime_config":    nil, // how an earlier process computed
 	"qalora_group_size": nil, // only used with use_qalora
 	"bias":              {"none"},
 	"task_type":         {"CAUSAL_LM"},
