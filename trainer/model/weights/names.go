@@ -2,6 +2,8 @@ package weights
 
 import (
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -42,13 +44,17 @@ func (o *opener) rename() error {
 // model). It renames all tensors that begin with it. stored maps the new names of these tensors to their names in the file.
 func (o *opener) unwrap(expected []arch.Tensor) (stored map[string]string) {
 	want := o.config.Body()
+	plain, inFile, note := withoutWrappers(o.tensors)
+	if note != "" {
+		o.tensors, o.notes = plain, append(o.notes, note)
+	}
 	first := slices.IndexFunc(expected, func(t arch.Tensor) bool { return strings.HasPrefix(t.Name, want+"layers.0.") && t.Fused.Name == "" })
 	if first < 0 {
-		return nil
+		return inFile
 	}
 	body, ok := prefixOf(o.tensors, strings.TrimPrefix(expected[first].Name, want), expected[first].Shape)
 	if !ok {
-		return nil
+		return inFile
 	}
 	head, _ := prefixOf(o.tensors, headName, []int64{int64(o.config.VocabSize), int64(o.config.Hidden)})
 	renamed, stored := map[string]tensor{}, map[string]string{}
@@ -61,9 +67,9 @@ func (o *opener) unwrap(expected []arch.Tensor) (stored map[string]string) {
 			to = headName
 		}
 		if _, twice := renamed[to]; twice {
-			return nil
+			return inFile
 		}
-		renamed[to], stored[to] = t, name
+		renamed[to], stored[to] = t, inFile[name]
 	}
 	o.tensors = renamed
 	if body != want {
@@ -71,6 +77,33 @@ func (o *opener) unwrap(expected []arch.Tensor) (stored map[string]string) {
 		o.notes = append(o.notes, fmt.Sprintf("names begin with %q instead of %q, and are read as if they began with the latter", body, want))
 	}
 	return stored
+}
+
+// leadingWrappers matches the wrappers of a whole model, and layerWrappers removes those of its layers.
+var (
+	leadingWrappers = regexp.MustCompile(`^((module|_orig_mod|_fsdp_wrapped_module)\.)*`)
+	layerWrappers   = strings.NewReplacer("_orig_mod.", "", "_fsdp_wrapped_module.", "", "_checkpoint_wrapped_module.", "")
+)
+
+// withoutWrappers removes from names the modules with which torch.compile, FSDP and checkpointed activations wrap layers. It also returns
+// the names in the file by the new ones. The note is "" if nothing is removed, for instance because two names differ only in a wrapper.
+func withoutWrappers(tensors map[string]tensor) (plain map[string]tensor, inFile map[string]string, note string) {
+	plain, inFile = map[string]tensor{}, map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		leading := leadingWrappers.FindString(name)
+		to := leading + layerWrappers.Replace(name[len(leading):])
+		if to != name && note == "" {
+			note = fmt.Sprintf("names contain wrappers of layers, and are read without them: %s is %s", name, to)
+		}
+		plain[to], inFile[to] = tensors[name], name
+	}
+	if len(plain) == len(tensors) {
+		return plain, inFile, note
+	}
+	for name := range tensors {
+		inFile[name] = name
+	}
+	return tensors, inFile, ""
 }
 
 // prefixOf returns the part of a tensor's name in the file before the given ending. Exactly one tensor of the shape must

@@ -97,10 +97,14 @@ func TestWrappedNames(t *testing.T) {
 		"module.model.":           before("module."),
 		"_orig_mod.model.":        before("_orig_mod."),
 		"module._orig_mod.model.": before("module._orig_mod."),
-		"language_model.model.":   before("language_model."),
-		"model.language_model.":   inside("model.language_model."),
-		"transformer.":            inside("transformer."),
-		"":                        inside(""),
+		"_fsdp_wrapped_module.model.": func(name string) string {
+			return "_fsdp_wrapped_module." + strings.NewReplacer("layers.0.", "layers.0._fsdp_wrapped_module._checkpoint_wrapped_module.",
+				"layers.1.mlp.", "layers.1.mlp._orig_mod.").Replace(name)
+		},
+		"language_model.model.": before("language_model."),
+		"model.language_model.": inside("model.language_model."),
+		"transformer.":          inside("transformer."),
+		"":                      inside(""),
 	} {
 		for _, family := range []string{arch.Llama, arch.Phi3, arch.OLMo2, arch.Qwen3MoE} {
 			dir, values := restore(t, tinyConfig(family), prefixed(rename))

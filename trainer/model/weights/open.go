@@ -160,6 +160,10 @@ func (o *opener) openFolder() (err error) {
 			if err := o.dequantise(); err != nil {
 				return fmt.Errorf("%s: %w", candidate.name, err)
 			}
+			if _, err := os.Stat(filepath.Join(o.path, adapterConfigFile)); err == nil {
+				o.notes = append(o.notes, "the folder also has an adapter ("+adapterConfigFile+"), which transformers applies and mgrpo does not: "+
+					"to apply it, name the folder as --adapter or lora.init, too")
+			}
 			return o.rename()
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return err

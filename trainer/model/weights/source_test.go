@@ -57,6 +57,13 @@ func TestOpenNamesOtherFolders(t *testing.T) {
 	}
 }
 
+// transformers applies an adapter that is in the folder of a model. mgrpo does not, and adds a note.
+func TestOpenNotesAdapter(t *testing.T) {
+	dir, values := writeTiny(t, tinyConfig(arch.Llama), F32)
+	writeFile(t, filepath.Join(dir, adapterConfigFile), []byte("{}"))
+	expectSame(t, dir, values, "also has an adapter")
+}
+
 func TestReadRows(t *testing.T) {
 	cfg := tinyConfig(arch.Qwen3)
 	for _, dtype := range []DType{F32, BF16, F16} {
