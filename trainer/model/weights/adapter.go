@@ -55,7 +55,7 @@ func (a *Adapter) readConfig(dir string) error {
 		a.Config, err = lora.ParsePEFT(data)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", adapterConfigFile, err)
+		return fmt.Errorf("%s: %w", adapterConfigFile, instead(dir, adapterConfigFile, err))
 	}
 	return nil
 }

@@ -84,11 +84,8 @@ const (
 // readConfig parses config.json in a Hugging Face folder, and generation_config.json if it exists. It returns notes about ignored keys.
 func readConfig(dir string) (_ arch.Config, notes []string, err error) {
 	data, err := readJSON(dir, configFile, maxConfigBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = noModel(dir, err)
-	}
 	if err != nil {
-		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, err)
+		return arch.Config{}, nil, fmt.Errorf("%s: %w", configFile, instead(dir, configFile, err))
 	}
 	cfg, err := arch.ParseJSON(data)
 	if err != nil {
@@ -125,13 +122,22 @@ func readJSON(dir, file string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// noModel adds to the error about a missing config.json which other folder the user may have meant.
-func noModel(dir string, err error) error {
-	if _, absent := os.Stat(filepath.Join(dir, adapterConfigFile)); absent == nil {
-		return errors.New("the folder has none, but an adapter: the model is the adapter's base, and this folder is for --adapter or lora.init")
+// instead returns the error about a file of a folder. If the folder has no such file, the error names a file or a folder that the user may
+// have meant instead.
+func instead(dir, file string, err error) error {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	if inner, _ := filepath.Glob(filepath.Join(dir, "*", configFile)); len(inner) > 0 {
-		return fmt.Errorf("the folder has none, but folders in it have: name one of them, such as %s", filepath.Dir(inner[0]))
+	for _, other := range []struct{ wanted, pattern, remedy string }{
+		{configFile, adapterConfigFile, "but an adapter: the model is the adapter's base, and this folder is for --adapter or lora.init"},
+		{adapterConfigFile, configFile, "but a model, not an adapter"},
+		{configFile, "*.gguf", "but a GGUF file: name the file"},
+		{file, "*/" + file, "but folders in it have: name one of them"},
+	} {
+		found, _ := fs.Glob(os.DirFS(dir), other.pattern)
+		if len(found) > 0 && other.wanted == file {
+			return fmt.Errorf("the folder has none, %s (%s)", other.remedy, found[0])
+		}
 	}
 	return err
 }

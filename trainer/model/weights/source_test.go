@@ -46,14 +46,23 @@ func TestOpenRefusesPointers(t *testing.T) {
 
 // A folder without a model names what else it has.
 func TestOpenNamesOtherFolders(t *testing.T) {
-	for file, want := range map[string]string{adapterConfigFile: "--adapter", "checkpoint-20/config.json": "checkpoint-20"} {
+	for file, want := range map[string]string{adapterConfigFile: "--adapter", "[1]-Q8_0.gguf": "GGUF file", "checkpoint-20/config.json": "checkpoint-20"} {
 		dir := t.TempDir()
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o777); err != nil {
 			t.Fatal(err)
 		}
 		writeFile(t, filepath.Join(dir, file), []byte("{}"))
 		_, err := Open(dir)
-		golden.WantError(t, err, configFile, want)
+		golden.WantError(t, err, configFile, want, file)
+	}
+	for _, file := range []string{configFile, "main/adapter_config.json"} {
+		dir := t.TempDir()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, filepath.Join(dir, file), []byte("{}"))
+		_, err := ReadAdapter(dir, tinyConfig(arch.Llama))
+		golden.WantError(t, err, adapterConfigFile, "the folder has none", file)
 	}
 }
 
