@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/bindings/kernels"
 	"github.com/mgrpo/mgrpo/trainer/internal/texts"
@@ -95,7 +96,7 @@ func answerLine(line []byte, normalise mgrpo.Normaliser) (any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(line))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&q); err != nil {
-		return nil, err
+		return nil, malformed(err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, &mgrpo.Refusal{Code: mgrpo.MalformedInput, Message: "more than one value on the line"}
@@ -112,6 +113,16 @@ func answerLine(line []byte, normalise mgrpo.Normaliser) (any, error) {
 	return q.alignment()
 }
 
+// malformed returns the refusal of a line that is not a request. For a value of another type, the decoder's error names types of Go.
+func malformed(err error) error {
+	const form = `a line is {"groups": [{"rewards": [1, 0]}]} or an alignment`
+	r := &mgrpo.Refusal{Code: mgrpo.MalformedInput, Message: err.Error() + ": " + form}
+	if other := (*json.UnmarshalTypeError)(nil); errors.As(err, &other) {
+		r.Field, r.Message = strings.TrimPrefix(other.Field, "."), "is of JSON's type "+other.Value+": "+form
+	}
+	return r
+}
+
 func (q request) advantages(normalise mgrpo.Normaliser) (any, error) {
 	convention, err := parseConvention(q.Convention)
 	if err != nil {
@@ -119,6 +130,9 @@ func (q request) advantages(normalise mgrpo.Normaliser) (any, error) {
 	}
 	groups := make([]mgrpo.RewardGroup, len(q.Groups))
 	for i, g := range q.Groups {
+		if g.Rewards == nil {
+			return nil, &mgrpo.Refusal{Code: mgrpo.MissingReward, Group: &i, Message: "the group has no list of rewards"}
+		}
 		groups[i] = mgrpo.RewardGroup{Rewards: mgrpo.Floats(g.Rewards), Weights: mgrpo.Floats(g.Weights)}
 	}
 	normalised, err := normalise(convention, groups)
