@@ -159,6 +159,18 @@ func (l *Layout) add(m Map) {
 	l.Maps = append(l.Maps, m)
 }
 
+// leaveExperts names every targeted module except experts and routers.
+func (s *Spec) leaveExperts(cfg arch.Config) error {
+	targeted, err := s.matcher()
+	if err != nil {
+		return err
+	}
+	s.Targets, s.Exclude, s.Layers = Targets{Names: slices.DeleteFunc(linears(cfg), func(name string) bool {
+		return !targeted(name) || errors.Is(adaptable(name), errExperts)
+	})}, Targets{}, nil
+	return nil
+}
+
 // Match lays out the adapters of a file that has tensors for the given modules. These must be exactly the modules that the
 // targets name. A target that names no module is not an error here: lists often name modules of several families.
 func (s *Spec) Match(cfg arch.Config, modules []string) (*Layout, error) {
@@ -170,8 +182,17 @@ func (s *Spec) Match(cfg arch.Config, modules []string) (*Layout, error) {
 		if !known[name] {
 			return nil, fmt.Errorf("%s is not a module of the base model, whose linear modules are %s", strictjson.Brief(name), moduleChoices(cfg))
 		}
+		if err := adaptable(name); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
 	}
 	l, err := s.place(cfg)
+	if errors.Is(err, errExperts) { // transformers 5 has no modules for them: there the targets name the others only
+		if err := s.leaveExperts(cfg); err != nil {
+			return nil, err
+		}
+		l, err = s.place(cfg)
+	}
 	if errors.Is(err, errSyntax) { // the expression is in the file's own syntax, so the file's tensors decide
 		s.Targets, s.Exclude, s.Layers = Targets{Names: modules}, Targets{}, nil
 		l, err = s.place(cfg)

@@ -236,10 +236,12 @@ func adaptable(name string) error {
 		return errors.New("adapters of the embedding and the head are not supported")
 	case strings.Contains(name, ".experts.") || strings.HasSuffix(name, ".gate") || strings.HasSuffix(name, ".router") ||
 		strings.HasSuffix(name, ".router.proj"):
-		return errors.New("adapters of experts and routers are not supported: of a mixture of experts, name attention's projections")
+		return errExperts
 	}
 	return nil
 }
+
+var errExperts = errors.New("adapters of experts and routers are not supported: of a mixture of experts, name attention's projections")
 
 // linears returns the names of all linear modules of a model.
 func linears(cfg arch.Config) (names []string) {

@@ -224,6 +224,25 @@ func TestPEFTRefusals(t *testing.T) {
 	}
 }
 
+// In transformers 5, experts and routers are not modules. So target_modules names only other modules with the same ends.
+func TestMatchLeavesExperts(t *testing.T) {
+	cfg, err := arch.ParseJSON([]byte(`{"model_type":"qwen2_moe","vocab_size":32,"hidden_size":16,"intermediate_size":24,"num_hidden_layers":2,
+		"num_attention_heads":4,"num_key_value_heads":2,"num_experts":3,"num_experts_per_tok":2,"moe_intermediate_size":8,
+		"shared_expert_intermediate_size":8,"mlp_only_layers":[0],"max_position_embeddings":64}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := Spec{R: 1, Alpha: 1, Targets: Targets{Names: []string{"q_proj", "gate_proj", "gate"}}}
+	modules := []string{"model.layers.0.mlp.gate_proj", "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.shared_expert.gate_proj",
+		"model.layers.1.self_attn.q_proj"}
+	l, err := spec.Match(cfg, modules)
+	if err != nil || len(l.Modules()) != len(modules) || len(spec.Targets.Names) != len(modules) {
+		t.Errorf("%v, %+v", err, spec)
+	}
+	_, err = spec.Match(cfg, append(modules, "model.layers.1.mlp.experts.0.gate_proj"))
+	golden.WantError(t, err, "model.layers.1.mlp.experts.0.gate_proj", "adapters of experts")
+}
+
 // If target_modules is an expression that only Python supports, Match takes the modules from the names of the tensors.
 func TestMatch(t *testing.T) {
 	for _, pattern := range []string{`(?!.*1).*q_proj`, `.*(?<!visual\.)(?:q_proj|v_proj)`, `.*(?<=attn\.)q_proj`, `.*+q_proj`, `.{1,2000}q_proj`} {
