@@ -39,7 +39,7 @@ func mapFile(path string) (*mapping, error) {
 		return nil, err
 	}
 	if err := texts.Fetched(head); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err != nil {

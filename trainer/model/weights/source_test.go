@@ -42,6 +42,11 @@ func TestOpenRefusesPointers(t *testing.T) {
 		_, err := Open(dir)
 		golden.WantError(t, err, file, "git lfs pull")
 	}
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, adapterConfigFile), []byte(`{"peft_type":"LORA","target_modules":["q_proj"]}`))
+	writeFile(t, filepath.Join(dir, adapterFile), []byte("version https://git-lfs.github.com/spec/v1\n"))
+	_, err := ReadAdapter(dir, tinyConfig(arch.Llama))
+	golden.WantError(t, err, adapterFile, "git lfs pull")
 }
 
 // A folder without a model names what else it has.
