@@ -118,18 +118,30 @@ func TestFromGGUFLlama3(t *testing.T) {
 
 // TestFromGGUFUserDefined: user-defined pieces such as Gemma's ▁▁ are found by merges. The ids are those of tokenizers 0.23.3.
 func TestFromGGUFUserDefined(t *testing.T) {
-	files, err := fromGGUF(map[string]any{"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": []string{"<unk>", "<s>", "</s>", "▁▁", "▁", "a", "b", "▁b"},
-		"tokenizer.ggml.token_type": []int64{2, 3, 3, 4, 1, 1, 1, 1}, "tokenizer.ggml.scores": []float64{0, 0, 0, 0, -3, -4, -5, -1},
-		"tokenizer.ggml.add_space_prefix": false, "tokenizer.ggml.add_bos_token": false})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tok, err := Parse(files)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := tok.Encode("a  b"); !slices.Equal(got, []int32{5, 3, 6}) {
-		t.Errorf("got %v, want [5 3 6]", got)
+	for _, c := range []struct {
+		tokens []string
+		types  []int64
+		scores []float64
+		text   string
+		want   []int32
+	}{
+		{[]string{"<unk>", "<s>", "</s>", "▁▁", "▁", "a", "b", "▁b"}, []int64{2, 3, 3, 4, 1, 1, 1, 1}, []float64{0, 0, 0, 0, -3, -4, -5, -1}, "a  b", []int32{5, 3, 6}},
+		// as in Gemma 3, some follow the last normal token
+		{[]string{"<unk>", "<s>", "</s>", "▁", "a", "b", "▁b", "▁▁", "\t", "\t\t"}, []int64{2, 3, 3, 1, 1, 1, 1, 4, 4, 4}, []float64{0, 0, 0, -3, -4, -5, -1, 0, 0, 0},
+			"a  b\t\t\t", []int32{4, 7, 5, 9, 8}},
+	} {
+		files, err := fromGGUF(map[string]any{"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": c.tokens, "tokenizer.ggml.token_type": c.types,
+			"tokenizer.ggml.scores": c.scores, "tokenizer.ggml.add_space_prefix": false, "tokenizer.ggml.add_bos_token": false})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tok, err := Parse(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tok.Encode(c.text); !slices.Equal(got, c.want) {
+			t.Errorf("%q: got %v, want %v", c.text, got, c.want)
+		}
 	}
 }
 

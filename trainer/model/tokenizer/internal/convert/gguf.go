@@ -150,11 +150,12 @@ func (g *ggufTokenizer) tokenizer(pre PreTokenizer, config *ordered.Object) *ord
 
 // vocab splits the tokens into vocabulary and added tokens. An added token with an id below the last normal token is also
 // put into the vocabulary, because transformers would otherwise give it another id. Unused tokens are left out: they only
-// fill rows of the embedding. Only vocabularies of the SentencePiece kind have an unknown token and tokens for bytes.
+// fill rows of the embedding. Only vocabularies of the SentencePiece kind have an unknown token, tokens for bytes, and merges of
+// user-defined tokens, which are therefore in the vocabulary.
 func (g *ggufTokenizer) vocab(sentencePiece bool) (vocab *ordered.Object, added []any) {
 	last := -1
 	for id, kind := range g.types {
-		if kind == TokenNormal {
+		if kind == TokenNormal || sentencePiece && kind == TokenUserDefined {
 			last = id
 		}
 	}
