@@ -53,6 +53,10 @@ func TestPython(t *testing.T) {
 		"```py\n1 // 0\n```":                                                                                                                        "error: line 1: ZeroDivisionError: integer division or modulo by zero",
 		"input()":                                                                                                                                   "error: line 1: EOFError: EOF when reading a line",
 		"'\\ud800'":                                                                                                                                 "'\\ud800'",
+		"def f(): return 5\nimport timeit\ntimeit.repeat('assert f() == 5', 'from __main__ import f', number=1) != []": "True",
+		"import pickle\nclass P: x = 7\npickle.loads(pickle.dumps(P())).x":                                             "7",
+		"def f():\n  \"\"\"\n  >>> f()\n  2\n  \"\"\"\n  return 2\nimport doctest\ndoctest.testmod()":                  "TestResults(failed=0, attempted=1)",
+		"import sys\nfor i in range(3000): print('warning', i, file=sys.stderr)\nprint('the answer')":                  "the answer",
 	} {
 		if got := tooltest.CallText(t, p, "program", program); got != want {
 			t.Errorf("%q: got %q, want %q", program, got, want)
@@ -114,12 +118,13 @@ func TestPythonHostile(t *testing.T) {
 		"f = [open('f%d' % n, 'w') for n in range(100)]":                                "Too many open files",
 		"while True: pass": "more than 1 s of processor time",
 		"import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass": "more than 1 s of processor time",
-		"while True: print('water')":                        "[more output not kept; the program was ended]",
-		"import sys\nwhile True: sys.stderr.write('water')": "water",
-		"import os\nos.close(1)\nos.close(2)\n1":            "error: ",
-		"def f(): f()\nf()":                                 "RecursionError",
-		"import ctypes\nctypes.string_at(0)":                "error: ",
-		"import os\nos.abort()":                             "error: ",
+		"while True: print('water')":                                 "[more output not kept; the program was ended]",
+		"import sys\nsys.stderr.write('water\\n')\nwhile True: pass": "more than 1 s of processor time\non standard error: water",
+		"import sys\nwhile True: sys.stderr.write('water')":          "water",
+		"import os\nos.close(1)\nos.close(2)\n1":                     "error: ",
+		"def f(): f()\nf()":                                          "RecursionError",
+		"import ctypes\nctypes.string_at(0)":                         "error: ",
+		"import os\nos.abort()":                                      "error: ",
 	} {
 		if got := tooltest.CallText(t, p, "program", program); !strings.Contains(got, want) || strings.Contains(got, "the run") || strings.Contains(got, "root:") {
 			t.Errorf("%q: got %.300q, want %q", program, got, want)

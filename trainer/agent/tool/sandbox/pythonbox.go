@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 // pythonEnv marks a process that becomes a sandboxed Python. Its value is a pythonBox as JSON.
@@ -38,15 +39,16 @@ type mountedPath struct{ At, Real string }
 const boxFailed = 125
 
 // pythonStart limits its memory to the number of bytes in its argument, reads a program from standard input and runs
-// it. If the last line is an expression, it prints the value.
+// it as the module __main__. If the last line is an expression, it prints the value.
 const pythonStart = `
-import ast, resource, sys, traceback
+import ast, resource, sys, traceback, types
+main = sys.modules["__main__"] = types.ModuleType("__main__")
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
 del sys.argv[1:], resource
 def run(source):
     tree = ast.parse(source, "program")
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    names = {"__name__": "__main__"}
+    names = main.__dict__
     exec(compile(tree, "program", "exec"), names)
     if last is not None:
         value = eval(compile(ast.Expression(last.value), "program", "eval"), names)
@@ -71,7 +73,7 @@ func (b pythonBox) run(ctx context.Context, program string, output int) (string,
 	if err != nil {
 		return "", err
 	}
-	out, errs := &boundedOutput{cmd: cmd, max: output}, &boundedOutput{cmd: cmd, max: 8 << 10}
+	out, errs := &boundedOutput{cmd: cmd, max: output}, &texts.Tail{Max: 8 << 10} // warnings may be long, and errors are at their end
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(program), out, errs
 	// The kernel kills the process when the thread that started it ends.
 	runtime.LockOSThread()
@@ -95,9 +97,9 @@ func (b pythonBox) run(ctx context.Context, program string, output int) (string,
 	case err == nil:
 		return text, nil
 	case errors.As(err, &exit) && exit.ExitCode() == boxFailed:
-		return "", tool.Failed(errors.New(strings.TrimSpace(errs.text.String())))
+		return "", tool.Failed(errors.New(strings.TrimSpace(errs.String())))
 	}
-	why := b.reason(err, cmd.ProcessState, errs.text.String())
+	why := b.reason(err, cmd.ProcessState, strings.TrimSpace(errs.String()))
 	if text != "" {
 		why += "\nprinted before: " + text
 	}
@@ -106,18 +108,25 @@ func (b pythonBox) run(ctx context.Context, program string, output int) (string,
 
 // reason returns the reason why a program failed, as a text for the model.
 func (b pythonBox) reason(err error, state *os.ProcessState, stderr string) string {
-	if text := strings.ToValidUTF8(strings.TrimSpace(stderr), "\ufffd"); text != "" {
-		return text
+	status, ok := state.Sys().(syscall.WaitStatus)
+	signaled := ok && status.Signaled()
+	// The kernel counts ticks for the limit. On a busy virtual machine they exceed the time that it reports by a third and more.
+	used := state.UserTime() + state.SystemTime()
+	var why string
+	switch {
+	case !signaled && stderr != "":
+		return stderr
+	case !signaled:
+		return fmt.Sprintf("the program ended with %v", err)
+	case used.Seconds() > 0.5*float64(b.Seconds):
+		why = fmt.Sprintf("the program took more than %d s of processor time", b.Seconds)
+	default:
+		why = fmt.Sprintf("the program was ended by the system (%s) after %.1f s of processor time", status.Signal(), used.Seconds())
 	}
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		// The kernel counts ticks for the limit. On a busy virtual machine they exceed the time that it reports by a third and more.
-		used := state.UserTime() + state.SystemTime()
-		if used.Seconds() > 0.5*float64(b.Seconds) {
-			return fmt.Sprintf("the program took more than %d s of processor time", b.Seconds)
-		}
-		return fmt.Sprintf("the program was ended by the system (%s) after %.1f s of processor time", status.Signal(), used.Seconds())
+	if stderr != "" {
+		why += "\non standard error: " + stderr
 	}
-	return fmt.Sprintf("the program ended with %v", err)
+	return why
 }
 
 // command returns a command that starts this program again in its own namespaces. Its user there has no rights, except
