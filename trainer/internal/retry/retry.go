@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -87,13 +88,30 @@ func Attempt(ctx context.Context, client *http.Client, r *http.Request, most int
 	if err != nil && ctx.Err() == nil && !errors.As(err, &untrusted) {
 		err = &Transient{Err: err}
 	}
+	if err == nil && reply.StatusCode < 300 {
+		err = Encoded(reply)
+	}
 	return reply, body, err
 }
 
+// Encoded returns an error if the body of a reply is compressed in a way that no request of this program accepts. A client decodes gzip.
+func Encoded(r *http.Response) error {
+	for coding := range strings.SplitSeq(strings.Join(r.Header.Values("Content-Encoding"), ","), ",") {
+		switch coding = strings.ToLower(strings.TrimSpace(coding)); coding {
+		case "br", "compress", "deflate", "gzip", "x-compress", "x-gzip", "zstd":
+			return fmt.Errorf("the server sent the reply in the Content-Encoding %s, which it was not asked for", coding)
+		}
+	}
+	return nil
+}
+
 // Refusal returns the error of a reply whose status is not a success: err, as a Transient if the server is busy or failing
-// (RFC 9110, RFC 6585).
+// (RFC 9110, RFC 6585), or with the target of a redirect, without its query, which may be secret.
 func Refusal(r *http.Response, err error) error {
 	switch code := r.StatusCode; {
+	case code >= 300 && code < 400 && r.Header.Get("Location") != "":
+		target, _, _ := strings.Cut(r.Header.Get("Location"), "?")
+		return fmt.Errorf("%w: it redirects to %.200q; redirects are not followed", err, target)
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
 		return &Transient{Err: err, After: after(r.Header.Get("Retry-After"))}
 	}

@@ -17,6 +17,9 @@ func TestAttempt(t *testing.T) {
 		if r.URL.Path == "/cut" {
 			w.Header().Set("Content-Length", "9")
 		}
+		if coding, ok := strings.CutPrefix(r.URL.Path, "/coded/"); ok {
+			w.Header().Set("Content-Encoding", coding)
+		}
 		io.WriteString(w, "four")
 	})
 	plain, untrusted := httptest.NewServer(answer), httptest.NewUnstartedServer(answer)
@@ -35,6 +38,9 @@ func TestAttempt(t *testing.T) {
 		"fits":      {t.Context(), plain.URL, "", 4, false},
 		"too long":  {t.Context(), plain.URL, "more than 3 bytes", 3, false},
 		"cut":       {t.Context(), plain.URL + "/cut", "unexpected EOF", 9, true},
+		"brotli":    {t.Context(), plain.URL + "/coded/br", "Content-Encoding br", 4, false},
+		"deflate":   {t.Context(), plain.URL + "/coded/identity,Deflate", "Content-Encoding deflate", 4, false},
+		"no coding": {t.Context(), plain.URL + "/coded/UTF-8", "", 4, false},
 		"refused":   {t.Context(), "http://127.0.0.1:1", "connection refused", 4, true},
 		"untrusted": {t.Context(), untrusted.URL, "certificate", 4, false},
 		"cancelled": {ended, plain.URL, "canceled", 4, false},
@@ -49,5 +55,14 @@ func TestAttempt(t *testing.T) {
 			errors.As(err, &again) != c.transient {
 			t.Errorf("%s: got %q, error %v; want %q", name, body, err, c.want)
 		}
+	}
+}
+
+// TestRedirect: the error of a redirect contains the target without its query.
+func TestRedirect(t *testing.T) {
+	reply := &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {"/retrieve/?key=secret"}}}
+	err := Refusal(reply, errors.New("HTTP 307"))
+	if want := `HTTP 307: it redirects to "/retrieve/"; redirects are not followed`; err.Error() != want || errors.As(err, new(*Transient)) {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -115,6 +116,9 @@ func (v *Visit) visit(ctx context.Context, address string) (string, error) {
 	if response.StatusCode != http.StatusOK {
 		return "", retry.Refusal(response, fmt.Errorf("%s: HTTP %s", page, response.Status))
 	}
+	if err := retry.Encoded(response); err != nil {
+		return "", fmt.Errorf("%s: %w", page, err)
+	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, v.cfg.Bytes+1))
 	switch {
 	case err != nil:
@@ -130,16 +134,48 @@ func (v *Visit) parse(address string) (*url.URL, error) {
 	if len(address) > maxAddress {
 		return nil, errLongAddress
 	}
-	u, err := url.Parse(strings.TrimSpace(address))
+	u, err := url.Parse(withoutStrayPercent(strings.TrimSpace(address)))
 	if err != nil || u.Host == "" || u.Opaque != "" {
 		return nil, fmt.Errorf("%q is not the address of a page; want one such as https://example.org/page", tool.Truncate(address, 200))
 	}
 	return u, v.permit(u)
 }
 
+// withoutStrayPercent writes each percent sign before the query that begins no escape as %25. Browsers accept such signs.
+func withoutStrayPercent(address string) string {
+	path, query, found := strings.Cut(address, "?")
+	var b strings.Builder
+	for i := range len(path) {
+		b.WriteByte(path[i])
+		if path[i] == '%' {
+			if _, err := strconv.ParseUint(path[i+1:min(i+3, len(path))], 16, 8); err != nil || i+2 >= len(path) {
+				b.WriteString("25")
+			}
+		}
+	}
+	if found {
+		b.WriteString("?" + query)
+	}
+	return b.String()
+}
+
+// escapedQuery escapes the octets that a query must not contain. url.Parse leaves them, and a space would end the address of a request.
+func escapedQuery(query string) string {
+	var b strings.Builder
+	for i := range len(query) {
+		if c := query[i]; c <= ' ' || c >= 0x7f || strings.IndexByte("\"<>", c) >= 0 {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
 // permit returns an error unless the address is allowed. It checks the addresses of calls and of redirects, and rewrites the
 // host in the form that name servers use.
 func (v *Visit) permit(u *url.URL) error {
+	u.RawQuery = escapedQuery(u.RawQuery)
 	if len(u.String()) > maxAddress {
 		return errLongAddress
 	}
@@ -259,6 +295,9 @@ func (v *Visit) robots(ctx context.Context, page *url.URL) (robots, error) {
 	case code == http.StatusTooManyRequests || code < 200 || code >= 300 && code < 400 || code >= 500:
 		return nil, retry.Refusal(response, fmt.Errorf("%s: HTTP %s; what it forbids is not known", at, response.Status))
 	case code < 300:
+		if err := retry.Encoded(response); err != nil {
+			return nil, fmt.Errorf("%s: %w; what it forbids is not known", at, err)
+		}
 		text, err := io.ReadAll(io.LimitReader(response.Body, maxRobots))
 		if err != nil {
 			return nil, v.requestError(ctx, at, err)
@@ -323,7 +362,7 @@ func (v *Visit) requestError(ctx context.Context, page *url.URL, err error) erro
 	return &retry.Transient{Err: tool.Failed(fmt.Errorf("%s: %w", page, err))}
 }
 
-var charsetParameter = regexp.MustCompile(`(?i)\bcharset\s*=\s*["']?([\w.-]+)`)
+var charsetParameter = regexp.MustCompile(`(?i)\bcharset\s*=\s*["']?([^\s"';,]+)`)
 
 // mediaType returns the type in the header Content-Type, and a header with only this type and the first encoding. Like a browser, it reads
 // headers with invalid parameters, a parameter that is given twice, or two headers in one.

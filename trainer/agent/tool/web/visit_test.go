@@ -81,6 +81,8 @@ func TestVisit(t *testing.T) {
 		"a byte order mark":     {200, "text/plain; charset=utf-8", "\ufeffx", "x"},
 		"escapes in a tag":      {200, "text/html", `<meta charset="iso-2022-jp"><p>` + "\x1b$BEl5~\x1b(B", "東京"},
 		"an encoding in a tag":  {200, "text/html", `<meta charset="windows-1252"><p>` + "\x80 5", "€ 5"},
+		"no semicolon":          {200, "text/html charset=shift_jis", "<p>\x93\x8c\x8b\x9e", "東京"},
+		"a parameter alone":     {200, "Text/HTML; charset", "<p>café", "café"},
 		"text":                  {200, "text/plain", " as it is \n", "as it is"},
 		"JSON":                  {200, "application/ld+json", `{"a": 1}`, `{"a": 1}`},
 		"nothing":               {200, "text/html", "<script>alert(1)</script>", "(the page has no text)"},
@@ -92,6 +94,52 @@ func TestVisit(t *testing.T) {
 		want := strings.ReplaceAll(c.want, "HOST", at)
 		if got := tooltest.CallText(t, visitor(t, at), "url", "http://"+at+"/a"); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestVisitAddresses: an address that is not well-formed, but that browsers accept, arrives as theirs do.
+func TestVisitAddresses(t *testing.T) {
+	at := website(t, "127.0.0.1:0", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/robots.txt" {
+			http.NotFound(w, r)
+			return
+		}
+		if r.URL.Path == "/to" {
+			w.Header().Set("Location", "/a?q=b c")
+			w.WriteHeader(http.StatusFound)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain")
+		io.WriteString(w, r.RequestURI)
+	})
+	v := visitor(t, at)
+	for path, want := range map[string]string{
+		"/100%_a":      "/100%25_a",
+		"/100%":        "/100%25",
+		"/%%%41%4":     "/%25%25%41%254",
+		"/a b?q=c d":   "/a%20b?q=c%20d",
+		"/?q=é&p=100%": "/?q=%C3%A9&p=100%",
+		"/to":          "/a?q=b%20c",
+	} {
+		if got := tooltest.CallText(t, v, "url", "http://"+at+path); got != want {
+			t.Errorf("%s: got %q, want %q", path, got, want)
+		}
+	}
+}
+
+// TestVisitCompressed: a page that is compressed in a way that no request accepts is an error instead of its bytes.
+func TestVisitCompressed(t *testing.T) {
+	for _, robots := range []bool{false, true} {
+		at := website(t, "127.0.0.1:0", func(w http.ResponseWriter, r *http.Request) {
+			if robots == (r.URL.Path == "/robots.txt") {
+				w.Header().Set("Content-Encoding", "br")
+			}
+			w.Header().Set("Content-Type", "text/plain")
+			io.WriteString(w, "\x8b\x02\x80")
+		})
+		if got := tooltest.CallText(t, visitor(t, at), "url", "http://"+at); !strings.Contains(got, "Content-Encoding br") {
+			t.Errorf("got %q", got)
 		}
 	}
 }
