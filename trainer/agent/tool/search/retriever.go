@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"text/template"
@@ -16,6 +18,7 @@ import (
 	"github.com/mgrpo/mgrpo/trainer/agent/tool"
 	"github.com/mgrpo/mgrpo/trainer/internal/retry"
 	"github.com/mgrpo/mgrpo/trainer/internal/secret"
+	"github.com/mgrpo/mgrpo/trainer/internal/texts"
 )
 
 const (
@@ -170,16 +173,33 @@ func (r *Retriever) ask(query string) (*http.Request, error) {
 	return request, nil
 }
 
+// pythonNumbers matches strings, and the numbers that Python's json module writes although JSON does not have them.
+var pythonNumbers = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|NaN|-?Infinity`)
+
+// quotePythonNumber makes a number that JSON does not have a string.
+func quotePythonNumber(match []byte) []byte {
+	if match[0] == '"' {
+		return match
+	}
+	return fmt.Appendf(nil, "%q", match)
+}
+
 // read converts a service's reply into the text for the model.
 func (r *Retriever) read(body []byte) (string, error) {
 	var answer any
-	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder := json.NewDecoder(bytes.NewReader(pythonNumbers.ReplaceAllFunc(texts.Normalize(body), quotePythonNumber)))
 	decoder.UseNumber()
-	if err := decoder.Decode(&answer); err != nil {
+	err := decoder.Decode(&answer)
+	if err == nil {
+		if _, end := decoder.Token(); end != io.EOF {
+			err = errors.New("text follows after its end")
+		}
+	}
+	if err != nil {
 		return "", r.fault("its answer is not JSON: %v: %s", err, quoteBeginning(body))
 	}
 	text := &boundedText{remaining: maxDocuments}
-	if err := r.response.Execute(text, answer); err != nil {
+	if err = r.response.Execute(text, answer); err != nil {
 		return "", r.fault("the template of responses does not fit its answer: %v: %s", err, quoteBeginning(body))
 	}
 	if out := strings.TrimSpace(text.String()); out != "" {

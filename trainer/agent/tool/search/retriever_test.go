@@ -106,7 +106,9 @@ func TestRetrieverGarbage(t *testing.T) {
 		"too much":         {200, strings.Repeat(" ", maxRetrieved+1), "more than", false},
 		"not found":        {404, "where?", `HTTP 404 Not Found: "where?"`, false},
 		"busy":             {503, "", "HTTP 503", true},
-		"a redirect":       {302, "", "HTTP 302", false},
+		"a redirect":       {302, "", `it redirects to "http://127.0.0.1:1/"`, false},
+		"two lines":        {200, "{\"result\": [[]]}\n{\"result\": [[]]}", "text follows", false},
+		"no number":        {200, `{"result": NaNa}`, "is not JSON", false},
 	} {
 		r := retriever(t, RetrieverOptions{}, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "http://127.0.0.1:1/")
@@ -126,6 +128,12 @@ func TestRetrieverGarbage(t *testing.T) {
 	r = retriever(t, RetrieverOptions{}, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"result": [[]]}`) })
 	if got := tooltest.CallText(t, r, "query", "x"); got != "nothing found" {
 		t.Errorf("%q", got)
+	}
+	r = retriever(t, RetrieverOptions{Response: "{{.a}} {{.b}} {{.c}} {{.d}}"}, func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "\ufeff"+`{"a": NaN, "b": -Infinity, "c": "\"NaN", "d": 1.50}`) // as programs in Python do
+	})
+	if got, want := tooltest.CallText(t, r, "query", "x"), `NaN -Infinity "NaN 1.50`; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 	if got := tooltest.CallText(t, r, "query", " "); got != "error: the query is empty" {
 		t.Errorf("%q", got)
