@@ -90,7 +90,13 @@ func parseURL(text string) (*redis.UniversalOptions, error) {
 func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 	redisOpt := &redis.UniversalOptions{Username: u.User.Username()}
 	redisOpt.Password, _ = u.User.Password()
+	if u.Opaque != "" {
+		return nil, fmt.Errorf("want %s://, found %[1]s: without two slashes", u.Scheme)
+	}
 	if u.Scheme == "unix" {
+		if u.Host != "" {
+			return nil, fmt.Errorf("want unix:///SOCKET with three slashes and an absolute path, found unix://%s%s", u.Host, u.Path)
+		}
 		socket, err := redis.ParseURL(u.String())
 		if err != nil {
 			return nil, err
@@ -104,7 +110,11 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 	if u.Scheme == "rediss" {
 		redisOpt.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	redisOpt.Addrs = []string{net.JoinHostPort(cmp.Or(u.Hostname(), "localhost"), cmp.Or(u.Port(), "6379"))}
+	first, err := serverAddr(cmp.Or(u.Host, "localhost"))
+	if err != nil {
+		return nil, err
+	}
+	redisOpt.Addrs = []string{first}
 	if db := strings.Trim(u.Path, "/"); db != "" {
 		n, err := strconv.Atoi(db)
 		if err != nil || n < 0 {
@@ -112,20 +122,8 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 		}
 		redisOpt.DB = n
 	}
-	for key, values := range u.Query() {
-		switch key {
-		case "addr":
-			redisOpt.Addrs = append(redisOpt.Addrs, values...)
-		case "master_name":
-			redisOpt.MasterName = values[0]
-		case "cluster":
-			if values[0] != "true" && values[0] != "false" {
-				return nil, fmt.Errorf("cluster is %q: want true or false", values[0])
-			}
-			redisOpt.IsClusterMode = values[0] == "true"
-		default:
-			return nil, fmt.Errorf("unknown parameter %q; addr, master_name and cluster are known", key)
-		}
+	if err := parseParameters(redisOpt, u.Query()); err != nil {
+		return nil, err
 	}
 	if redisOpt.MasterName != "" && redisOpt.IsClusterMode {
 		return nil, errors.New("master_name is for Sentinels and cluster=true for a cluster: remove one of the two")
@@ -134,6 +132,47 @@ func parseParts(u *url.URL) (*redis.UniversalOptions, error) {
 		return nil, fmt.Errorf("a cluster has only the database 0: remove /%d", redisOpt.DB)
 	}
 	return redisOpt, nil
+}
+
+// parseParameters reads the parameters of a URL into the options.
+func parseParameters(redisOpt *redis.UniversalOptions, query url.Values) error {
+	for key, values := range query {
+		switch key {
+		case "addr":
+			for _, value := range values {
+				addr, err := serverAddr(value)
+				if err != nil {
+					return fmt.Errorf("addr: %w", err)
+				}
+				redisOpt.Addrs = append(redisOpt.Addrs, addr)
+			}
+		case "master_name":
+			if redisOpt.MasterName = values[0]; values[0] == "" {
+				return errors.New("master_name is empty: want the name that the Sentinels give to the master")
+			}
+		case "cluster":
+			if values[0] != "true" && values[0] != "false" {
+				return fmt.Errorf("cluster is %q: want true or false", values[0])
+			}
+			redisOpt.IsClusterMode = values[0] == "true"
+		default:
+			return fmt.Errorf("unknown parameter %q; addr, master_name and cluster are known", key)
+		}
+	}
+	return nil
+}
+
+// serverAddr completes the address of a server: HOST, HOST:PORT, [IPV6] or [IPV6]:PORT.
+func serverAddr(text string) (string, error) {
+	u, err := url.Parse("redis://" + text)
+	if err != nil || u.Hostname() == "" || u.Host != text || strings.Contains(text, ",") {
+		return "", fmt.Errorf("%q is not the address of one server: want HOST:PORT, and an addr=HOST:PORT for each further server", text)
+	}
+	port := cmp.Or(u.Port(), "6379")
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", fmt.Errorf("%q: %s is not the number of a port", text, port)
+	}
+	return net.JoinHostPort(u.Hostname(), port), nil
 }
 
 // addCertificates completes the settings of TLS. If o.TLS.ServerName is empty, a server's certificate must contain the host

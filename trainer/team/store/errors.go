@@ -147,7 +147,7 @@ func (s *Store) advise(err error) error {
 	return err
 }
 
-// transient reports whether an operation may succeed later: the network failed, or the server is starting or failing over.
+// transient reports whether an operation may succeed later: the network failed, or the server is starting, failing over or busy.
 // All operations are idempotent, so they may be repeated even if they took effect.
 func transient(err error) bool {
 	var network net.Error
@@ -161,7 +161,7 @@ func transient(err error) bool {
 		if _, inner, ok := strings.Cut(text, ": -"); ok { // before Redis 7 the error of a command inside a script has a prefix
 			text = inner
 		}
-		for _, prefix := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"} {
+		for _, prefix := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "BUSY "} {
 			if strings.HasPrefix(text, prefix) {
 				return true
 			}

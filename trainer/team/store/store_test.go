@@ -265,13 +265,26 @@ func TestInsecureStoreIsRefused(t *testing.T) {
 		{Options{URL: "redis://127.0.0.1?cluster=1"}, false},
 		{Options{URL: "redis://127.0.0.1/3?cluster=true"}, false},
 		{Options{URL: "redis://127.0.0.1:7000/3?addr=127.0.0.1:7001"}, false},
+		{Options{URL: "redis://127.0.0.1:7000?addr=127.0.0.1&addr=[::1]&addr=localhost:7"}, true},
+		{Options{URL: "redis://127.0.0.1?addr=redis.example"}, false},
+		{Options{URL: "redis://127.0.0.1?addr="}, false},
+		{Options{URL: "redis://127.0.0.1?addr=127.0.0.1:1,127.0.0.1:2"}, false},
+		{Options{URL: "redis://10.0.0.5:1,10.0.0.6:2/0", AllowInsecure: true}, false},
+		{Options{URL: "redis://127.0.0.1:70000"}, false},
+		{Options{URL: "redis://127.0.0.1?master_name="}, false},
+		{Options{URL: "redis:10.0.0.5:6379"}, false},
+		{Options{URL: "unix://tmp/s"}, false},
+		{Options{URL: "redis://"}, true},
 	} {
 		if _, err := clientOptions(test.o); (err == nil) != test.ok {
 			t.Errorf("%+v: got error %v, want none: %v", test.o, err, test.ok)
 		}
 	}
-	opt, err := clientOptions(Options{URL: "rediss://u@h1:1/2?master_name=m&addr=h2:2", Password: "p"})
+	opt, err := clientOptions(Options{URL: "rediss://u@h1:1/2?master_name=m&addr=h2", Password: "p"})
 	must(t, err)
+	if want := "[h1:1 h2:6379]"; fmt.Sprint(opt.Addrs) != want {
+		t.Errorf("got addresses %v, want %s", opt.Addrs, want)
+	}
 	if opt.MasterName != "m" || len(opt.Addrs) != 2 || opt.Username != "u" || opt.Password != "p" || opt.DB != 2 || opt.TLSConfig == nil {
 		t.Errorf("got options %+v, want master m, 2 addresses, user u, password p, database 2 and TLS", opt)
 	}
@@ -316,6 +329,24 @@ func TestServerRestart(t *testing.T) {
 	if r := <-answer; r.Text != "after" {
 		t.Errorf("got answer %+v, want the one written after the restart", r)
 	}
+}
+
+// TestBusyServer: calls wait while the server runs a script of another program.
+func TestBusyServer(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "--lua-time-limit", "1")
+	s, err := Open(t.Context(), withDefaults(Options{URL: "unix://" + server.Socket()}))
+	must(t, err)
+	closeAfter(t, s)
+	other := rawClient(t, &redis.Options{Network: "unix", Addr: server.Socket()})
+	running := make(chan error, 1)
+	go func() {
+		const script = "local t = redis.call('TIME')[1] + 2 while redis.call('TIME')[1] + 0 < t do end return 1"
+		running <- other.Eval(t.Context(), script, nil).Err()
+	}()
+	time.Sleep(100 * time.Millisecond)
+	must(t, s.retry(t.Context(), "a field", func(ctx context.Context) error { return s.rdb.HLen(ctx, "a").Err() }))
+	must(t, <-running)
 }
 
 // TestServerGone: if the server does not come back, writes and waits end with a TimeoutError that has the last error of the connection.
