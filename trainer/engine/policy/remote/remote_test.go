@@ -307,6 +307,10 @@ func TestHostileReplies(t *testing.T) {
 	}{
 		{"not JSON", VLLM, func([]byte) []byte { return []byte("<html>") }, "invalid character"},
 		{"no choice", VLLM, func([]byte) []byte { return []byte(`{"choices": []}`) }, "0 choices"},
+		{"an error in a 200", VLLM, func([]byte) []byte { return []byte(`{"error": {"message": "the engine is dead"}}`) }, "the engine is dead"},
+		{"an abort in a 200", SGLang, func([]byte) []byte {
+			return []byte(`{"output_ids": [], "meta_info": {"weight_version": "v", "finish_reason": {"type": "abort", "message": "out of memory"}}}`)
+		}, "out of memory"},
 		{"no tokens", VLLM, func([]byte) []byte { return []byte(`{"choices": [{"token_ids": [], "logprobs": {"content": []}}]}`) }, "no token was sampled"},
 		{"no log-probs", VLLM, func([]byte) []byte { return []byte(`{"choices": [{"token_ids": [1]}]}`) }, "no log-probs"},
 		{"null", VLLM, func([]byte) []byte {
@@ -354,6 +358,17 @@ func TestHostileReplies(t *testing.T) {
 		out, err := p.Generate(t.Context(), turnOf(0, policy.Sampling{Temperature: 1, MaxNew: 4}))
 		if err == nil || !strings.Contains(err.Error(), c.want) || len(out.Tokens) > 0 {
 			t.Errorf("%s: got %+v and error %v, want %q", c.name, out, err, c.want)
+		}
+	}
+}
+
+// TestRoundedLogProb: the logarithm of a probability that a server rounded to a little more than 1 counts as 0.
+func TestRoundedLogProb(t *testing.T) {
+	p := &Policy{opt: Options{Vocabulary: 8}}
+	for lp, want := range map[float64]bool{1.1920928e-07: true, 1e-3: false} {
+		a := answer{ids: []int32{1}, logProbs: []float64{lp}}
+		if err := a.check(p, prompt{most: 1}); (err == nil) != want || want && a.logProbs[0] != 0 {
+			t.Errorf("%g: got %g, error %v", lp, a.logProbs[0], err)
 		}
 	}
 }

@@ -176,7 +176,7 @@ func (r *replica) ask(ctx context.Context, p *Policy, w *weightsCopy, q prompt) 
 		err = a.check(p, q)
 	}
 	if err != nil {
-		return answer{}, fmt.Errorf("unusable reply: %w", err)
+		return answer{}, fmt.Errorf("unusable reply: %w: %s", err, r.quote(string(raw)))
 	}
 	if a.stamp != "" {
 		return a, sameWeights(a.stamp, w.stamp)
@@ -254,6 +254,9 @@ func (a *answer) check(p *Policy, q prompt) error {
 		return fmt.Errorf("%d tokens and %d log-probs", len(a.ids), len(a.logProbs))
 	}
 	for i, lp := range a.logProbs {
+		if lp > 0 && lp <= rounding {
+			a.logProbs[i], lp = 0, 0
+		}
 		if math.IsNaN(lp) || lp > 0 || lp <= minusInfinity {
 			return fmt.Errorf("the log-prob of token %d is %v, but must be a finite number, at most 0", i, lp)
 		}
@@ -265,6 +268,9 @@ func (a *answer) check(p *Policy, q prompt) error {
 	}
 	return nil
 }
+
+// rounding is the largest log-prob above 0 that counts as 0: the logarithm of a probability that was rounded to a little more than 1.
+const rounding = 1e-5
 
 // minusInfinity is the value that vLLM sends for minus infinity, which JSON cannot represent.
 const minusInfinity = -9999
