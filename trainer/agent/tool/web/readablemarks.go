@@ -43,10 +43,13 @@ func hasClass(n *html.Node, names ...string) bool {
 		func(c string) bool { return slices.Contains(names, c) })
 }
 
-// isNote reports whether raised text is the number of a note: all of it is a link within the page.
+// isNote reports whether raised text is the number of a note: all of it is a link within the page, or the whole text of such a link.
 func isNote(n *html.Node) bool {
-	first := n.FirstChild
-	return first != nil && first == n.LastChild && first.DataAtom == atom.A && strings.HasPrefix(attribute(first, "href"), "#")
+	link := func(n *html.Node) bool {
+		return n != nil && n.DataAtom == atom.A && strings.HasPrefix(attribute(n, "href"), "#")
+	}
+	alone := func(n *html.Node) bool { return n != nil && n.PrevSibling == nil && n.NextSibling == nil }
+	return link(n.FirstChild) && alone(n.FirstChild) || alone(n) && link(n.Parent)
 }
 
 var (

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"regexp"
 	"strings"
 
 	"golang.org/x/net/html"
@@ -91,7 +92,7 @@ func mathML(n *html.Node, depth int) string {
 	if n.Type == html.TextNode {
 		return strings.TrimSpace(n.Data)
 	}
-	if depth > maxMathDepth || n.Data == "annotation" || n.Data == "annotation-xml" {
+	if depth > maxMathDepth || n.Data == "annotation" || n.Data == "annotation-xml" || n.Data == "mphantom" {
 		return ""
 	}
 	var parts []string
@@ -112,15 +113,23 @@ func mathML(n *html.Node, depth int) string {
 	}
 	switch n.Data {
 	case "mfrac":
-		return " " + part(0) + "/" + part(1) + " "
+		return fraction(n, part(0), part(1))
 	case "msup", "mover":
 		return part(0) + "^" + part(1)
 	case "msub", "munder":
 		return part(0) + "_" + part(1)
 	case "msubsup", "munderover":
 		return part(0) + "_" + part(1) + "^" + part(2)
+	case "mmultiscripts":
+		return multiscripts(n, part)
 	case "mfenced":
 		return fenced(n, parts)
+	case "menclose":
+		if strings.Contains(attribute(n, "notation"), "strike") {
+			return "~~" + strings.Join(parts, "") + "~~"
+		}
+	case "maction":
+		return strings.Join(parts[:min(len(parts), 1)], "") // what is shown before any action
 	case "msqrt":
 		return "√(" + strings.Join(parts, "") + ")"
 	case "mroot":
@@ -138,6 +147,40 @@ func mathML(n *html.Node, depth int) string {
 		return " " + strings.Join(parts, "") + " "
 	}
 	return strings.Join(parts, "")
+}
+
+// noLine matches a thickness of 0, with or without a unit.
+var noLine = regexp.MustCompile(`^\s*0*\.?0+\s*(?:[a-z]+|%)?\s*$`)
+
+// fraction writes a fraction or, if it has no line, a binomial or lines of conditions.
+func fraction(n *html.Node, above, below string) string {
+	if noLine.MatchString(attribute(n, "linethickness")) {
+		return above + ` \atop ` + below
+	}
+	return " " + above + "/" + below + " "
+}
+
+// multiscripts writes a base with the raised and lowered parts before and after it, such as ^235_92U.
+func multiscripts(n *html.Node, part func(int) string) string {
+	var before, after string
+	side, marks, i := &after, "_^", 0
+	for c := range n.ChildNodes() {
+		if c.Type != html.ElementNode {
+			continue
+		}
+		if i++; i == 1 {
+			continue // the base
+		}
+		if c.Data == "mprescripts" {
+			side, marks = &before, "_^"
+			continue
+		}
+		if text := part(i - 1); text != "" && text != "()" {
+			*side += marks[:1] + text
+		}
+		marks = marks[1:] + marks[:1]
+	}
+	return before + part(0) + after
 }
 
 // fenced returns the parts in brackets, with commas between them unless the element names other separators.
