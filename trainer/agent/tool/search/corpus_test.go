@@ -108,6 +108,9 @@ func TestSearchBadCorpus(t *testing.T) {
 	for name, tc := range map[string]struct{ content, want string }{
 		"not JSON": {"{\"text\": \"a\"}\n{", "line 2"},
 		"no text":  {`{"title": "a"}`, `no "text"`},
+		"a list":   {`[{"title": "a", "text": "b"}]`, `a corpus has lines`},
+		"empty":    {"\n", "it has no text"},
+		"blank":    {`{"title": "a", "text": " "}`, "it has no text"},
 		"number":   {`{"text": 1}`, "line 1"},
 		"latin-1":  {"{\"text\": \"a\"}\n{\"text\": \"caf\xe9\"}", "line 2: not UTF-8"},
 	} {

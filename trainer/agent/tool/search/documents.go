@@ -59,11 +59,16 @@ func corpusFiles(path string) ([]string, error) {
 	return files, err
 }
 
-// readCorpus calls visit for every document of a corpus.
+// readCorpus calls visit for every document of a corpus. A corpus without any text is an error.
 func readCorpus(path string, visit func(document) error) error {
 	files, err := corpusFiles(path)
 	if err != nil {
 		return err
+	}
+	empty, visitAny := true, visit
+	visit = func(d document) error {
+		empty = empty && strings.TrimSpace(d.text) == ""
+		return visitAny(d)
 	}
 	for _, file := range files {
 		f, err := os.Open(file)
@@ -82,6 +87,9 @@ func readCorpus(path string, visit func(document) error) error {
 		if err = errors.Join(err, f.Close()); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
+	}
+	if empty {
+		return errors.New("it has no text")
 	}
 	return nil
 }
@@ -102,11 +110,12 @@ func readJSONL(r io.Reader, visit func(document) error) error {
 			Title string  `json:"title"`
 			Text  *string `json:"text"`
 		}
+		const want = `a corpus has lines {"title": "…", "text": "…"}`
 		if err := json.Unmarshal(lines.Bytes(), &entry); err != nil {
-			return fmt.Errorf("line %d: %w", number, err)
+			return fmt.Errorf("line %d: %w; %s", number, err, want)
 		}
 		if entry.Text == nil {
-			return fmt.Errorf(`line %d: no "text"; a corpus has lines {"title": "…", "text": "…"}`, number)
+			return fmt.Errorf(`line %d: no "text"; %s`, number, want)
 		}
 		if err := visit(document{fmt.Sprint(number), entry.Title, *entry.Text}); err != nil {
 			return err
