@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -260,8 +262,9 @@ func TestRefusals(t *testing.T) {
 func TestWrongKind(t *testing.T) {
 	for _, kind := range kinds {
 		other := newServer(t, map[Kind]Kind{VLLM: SGLang, SGLang: VLLM}[kind])
-		if _, err := New(t.Context(), &trainer{}, options(t, kind, &notes{}, other.url())); err == nil || !strings.Contains(err.Error(), "404") {
-			t.Errorf("%s: got error %v, want a 404", kind, err)
+		if _, err := New(t.Context(), &trainer{}, options(t, kind, &notes{}, other.url())); err == nil || !strings.Contains(err.Error(), "404") ||
+			!strings.Contains(err.Error(), "without /v1") {
+			t.Errorf("%s: got error %v, want a 404 with advice", kind, err)
 		}
 	}
 }
@@ -571,6 +574,11 @@ func TestKeys(t *testing.T) {
 	r.key = "geheim"
 	if q := r.quote("bad key geheim"); strings.Contains(q, "geheim") {
 		t.Error(q)
+	}
+	guarded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+	defer guarded.Close()
+	if _, err := Inspect(t.Context(), options(t, VLLM, &notes{}, guarded.URL)); err == nil || !strings.Contains(err.Error(), "engine.key_env") {
+		t.Errorf("without a key: got error %v, want engine.key_env in it", err)
 	}
 }
 

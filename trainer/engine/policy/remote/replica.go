@@ -301,6 +301,9 @@ func (r *replica) call(ctx context.Context, client *http.Client, method, path st
 		return raw, nil
 	}
 	err = fmt.Errorf("%s: %w", path, err)
+	if resp != nil && resp.StatusCode == http.StatusUnauthorized {
+		err = fmt.Errorf("%w: engine.key_env names the environment variable with the server's API key", err)
+	}
 	var again *retry.Transient
 	if errors.As(err, &again) {
 		return nil, &lostError{error: err}

@@ -21,7 +21,7 @@ func (g *sglang) inspect(ctx context.Context) (info serverInfo, err error) {
 		Longest int    `json:"max_req_input_len"`
 	}
 	if err := g.r.ctl(ctx, http.MethodGet, "/server_info", nil, &reply); err != nil {
-		return info, missing(err, "is this an SGLang server? docs/engines.md lists the known releases")
+		return info, missing(err, "is this an SGLang server? engine.url is its own address, without /v1; docs/engines.md lists the known releases")
 	}
 	info = serverInfo{name: "SGLang " + reply.Version, context: reply.Longest,
 		routes: "token ids through /generate, weights through /update_weights_from_disk, their version in every reply"}

@@ -24,7 +24,7 @@ func (v *vllm) inspect(ctx context.Context) (info serverInfo, err error) {
 		Version string `json:"version"`
 	}
 	if err := v.r.ctl(ctx, http.MethodGet, "/version", nil, &version); err != nil {
-		return info, err
+		return info, missing(err, "is this a vLLM server? engine.url is its own address, without /v1")
 	}
 	var models struct {
 		Data []struct {
