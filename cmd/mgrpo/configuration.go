@@ -23,7 +23,7 @@ func (f optionalConfig) load() (*config.Config, error) {
 	cfg, err := config.Load(f.File, f.Set)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		err = fmt.Errorf("%w; mgrpo init %s writes one to start from", err, f.File)
+		err = fmt.Errorf("%w; mgrpo init %s writes one to start from", err, shellWord(f.File))
 	case errors.Is(err, syscall.EISDIR):
 		files, _ := filepath.Glob(filepath.Join(f.File, "*.yaml"))
 		err = fmt.Errorf("%w: name the configuration in it, such as %s", err, append(files, filepath.Join(f.File, "team.yaml"))[0])

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 
 	"github.com/mgrpo/mgrpo/examples"
 )
@@ -37,6 +39,16 @@ func (c *initCmd) Run() error {
 	if more := len(written) - 1; more > 0 {
 		all += fmt.Sprintf(" and %d more files in %s", more, filepath.Dir(c.File))
 	}
-	fmt.Printf("wrote %s; next:\n  mgrpo doctor %s\n  mgrpo train %s\n", all, c.File, c.File)
+	fmt.Printf("wrote %s; next:\n  mgrpo doctor %[2]s\n  mgrpo train %[2]s\n", all, shellWord(c.File))
 	return nil
+}
+
+var plainWord = regexp.MustCompile(`^[\pL\pN_@%+=:,./][\pL\pN_@%+=:,./-]*$`)
+
+// shellWord writes a path as one word of a shell command.
+func shellWord(path string) string {
+	if plainWord.MatchString(path) {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }

@@ -202,6 +202,10 @@ func TestInit(t *testing.T) {
 	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "\n  name: quickstart          # also") || !strings.Contains(string(text), "\n  dir: runs/quickstart      # checkpoints") {
 		t.Errorf("%v: the folder's name is not valid for a run: %.300s", err, text)
 	}
+	odd := filepath.Join(t.TempDir(), "Ada's run", "team.yaml")
+	if said, want := mustRun(t, "", "init", odd), "mgrpo train '"+strings.ReplaceAll(odd, "'", `'\''`)+"'\n"; !strings.HasSuffix(said, want) {
+		t.Errorf("init printed %q, want %q at the end", said, want)
+	}
 	if help := mustRun(t, "", "init", "--help"); !strings.Contains(help, "\n    research    a team") {
 		t.Errorf("templates are not on separate lines in %q", help)
 	}

@@ -66,7 +66,7 @@ func embeddedStoreError(cfg *config.Config) error {
 		page = fmt.Sprintf("http://%s%s", health.Local(cfg.Health.Address), dashboard.Path)
 	}
 	return fmt.Errorf("store.url is not set: the store of this run is inside the process of mgrpo train, where no other process can read it; "+
-		"during the training, look at %s; at any time, mgrpo report %s makes a page of the run's files", page, cfg.RunDir())
+		"during the training, look at %s; at any time, mgrpo report %s makes a page of the run's files", page, shellWord(cfg.RunDir()))
 }
 
 // Limits of a printed status.
