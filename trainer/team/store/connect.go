@@ -272,6 +272,9 @@ func checkInfo(ctx context.Context, rdb redis.Cmdable, allowVolatile bool) error
 			info[key] = value
 		}
 	}
+	if info["redis_mode"] == "sentinel" {
+		return errors.New("the server is a Sentinel: add ?master_name=NAME to store.url, with the name that it gives to the master")
+	}
 	var major, minor int
 	if _, err := fmt.Sscanf(info["redis_version"], "%d.%d", &major, &minor); err != nil {
 		return fmt.Errorf("the server does not report its version (redis_version is %q)", info["redis_version"])

@@ -139,6 +139,14 @@ func (s *Store) advise(err error) error {
 			err, strings.Join(redisOpt.Addrs, ", "), user)}
 	case strings.HasPrefix(text, "MOVED "), strings.HasPrefix(text, "ASK "):
 		return advisedError{fmt.Errorf("%w: %s is a node of a cluster: add ?cluster=true to store.url", err, strings.Join(redisOpt.Addrs, ", "))}
+	case strings.Contains(text, "cluster support disabled"):
+		return advisedError{fmt.Errorf("%w: remove cluster=true and addr from store.url", err)}
+	case strings.Contains(strings.ToLower(text), "unknown command 'sentinel'"):
+		return advisedError{fmt.Errorf("%w: %s is not a Sentinel: name the Sentinels' port, or remove master_name from store.url",
+			err, strings.Join(redisOpt.Addrs, ", "))}
+	case errors.Is(err, redis.Nil) && strings.Contains(err.Error(), "sentinels"):
+		return advisedError{fmt.Errorf("the Sentinels at %s do not know the master %q: correct master_name in store.url",
+			strings.Join(redisOpt.Addrs, ", "), redisOpt.MasterName)}
 	case strings.HasPrefix(text, "NOPERM"), strings.Contains(text, "can't run this command"), strings.Contains(text, "can't access"):
 		return advisedError{fmt.Errorf("%w: user %s of %s lacks the permission to do this, or is the user of another agent; `mgrpo store acl` prints "+
 			"the permissions of each user",

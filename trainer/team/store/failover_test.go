@@ -37,6 +37,12 @@ func promoted(t *testing.T, replica *redisserver.Server) {
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	f, master, replica := startReplicated(t)
+	sentinel, _, _ := strings.Cut(f.url, "?")
+	for url, want := range map[string]string{sentinel: "is a Sentinel: add ?master_name=NAME", sentinel + "?master_name=other": `do not know the master "other"`} {
+		if _, err := Open(t.Context(), Options{Run: "r", URL: url}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got error %v, want %q", url, err, want)
+		}
+	}
 	boss, help := join(t, openAt(t, f.url, Options{}), "boss"), join(t, openAt(t, f.url, Options{}), "help")
 	start(t, boss, help)
 	const n = 40

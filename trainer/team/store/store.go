@@ -144,7 +144,7 @@ func (s *Store) awaitServer(ctx context.Context, redisOpt *redis.UniversalOption
 			return s.Ping(ctx) // a node of a cluster refuses keys that are on another node
 		}
 		first := true
-		if err := s.retry(ctx, "the version and settings of the server", func(ctx context.Context) error {
+		if err := s.retry(ctx, "the version and settings of "+strings.Join(redisOpt.Addrs, ", "), func(ctx context.Context) error {
 			if !first {
 				return checked(ctx)
 			}

@@ -228,7 +228,7 @@ func TestEmbedded(t *testing.T) {
 func TestServerIsChecked(t *testing.T) {
 	socket := startRedis(t, redisserver.Start, "--appendonly", "no", "--maxmemory-policy", "allkeys-lru").Socket()
 	_, err := Open(t.Context(), Options{Run: "r", URL: "unix://" + socket})
-	want := `store: the version and settings of the server: the server may lose data: set appendonly yes and maxmemory-policy noeviction (it is allkeys-lru) in redis.conf, or with CONFIG SET; or set store.allow_volatile: "data may be lost"`
+	want := "store: the version and settings of " + socket + `: the server may lose data: set appendonly yes and maxmemory-policy noeviction (it is allkeys-lru) in redis.conf, or with CONFIG SET; or set store.allow_volatile: "data may be lost"`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -416,6 +416,8 @@ func TestWrongURLIsNamed(t *testing.T) {
 	plain, secure := startServer(t), startRedis(t, redisserver.StartTLS, "--appendonly", "yes")
 	named("rediss://"+plain.Addr(), plain.Addr()+" answers without TLS: write redis://")
 	named("redis://"+secure.Addr(), secure.Addr()+" wants TLS: write rediss://")
+	named("redis://"+plain.Addr()+"?cluster=true", plain.Addr()+": ERR This instance has cluster support disabled: remove cluster=true")
+	named("redis://"+plain.Addr()+"?master_name=m", plain.Addr()+" is not a Sentinel")
 	cluster.backend(t)
 	for _, p := range cluster.processes {
 		if p.Addr() != cluster.owner {
