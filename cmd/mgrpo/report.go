@@ -65,9 +65,26 @@ func printHeldOut(dir string) error {
 	return nil
 }
 
-// writeReport replaces the file only after the new one is complete.
+// writeReport writes the report. It replaces a file only after the new one is complete, and writes to a device or a pipe directly.
 func writeReport(path string, r *report.Report, opt report.Options) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".report-*")
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("report: %s cannot be written: %w; --out names another file", path, err)
+		}
+	}()
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(r.Write(f, opt), f.Close())
+	}
+	target := path
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		target = real
+	}
+	f, err := os.CreateTemp(filepath.Dir(target), ".report-*")
 	if err != nil {
 		return err
 	}
@@ -81,5 +98,5 @@ func writeReport(path string, r *report.Report, opt report.Options) (err error) 
 	if err := errors.Join(err, out.Flush(), f.Chmod(0o644), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	return os.Rename(f.Name(), target)
 }
