@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"os"
 	"slices"
 
 	"github.com/mgrpo/mgrpo/trainer/internal/durable"
@@ -40,6 +41,9 @@ func (t ggufOut) bytes() int64 {
 // F16. Norms, biases and the weights of convolutions are F32. meta is the tokenizer's metadata; read fills dst
 // with all values of a tensor by its Hugging Face name. After a crash the file is either complete or missing.
 func WriteGGUF(path string, cfg arch.Config, meta map[string]any, read func(name string, dst []float32) error, dtype DType) error {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a device must not be replaced
+		return fmt.Errorf("weights: %s is not a file: name another one", path)
+	}
 	fileType, ok := ggufFileTypes[dtype]
 	if !ok {
 		return fmt.Errorf("weights: GGUF files are written in F32, F16, BF16 or Q8_0, not %s", dtype)

@@ -3,11 +3,26 @@ package weights
 import (
 	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/mgrpo/mgrpo/trainer/model/arch"
 )
+
+// TestGGUFIsAFile: a pipe or a device is not replaced with a file.
+func TestGGUFIsAFile(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := arch.Config{Family: "llama", VocabSize: 8, Hidden: 32, Layers: 1, Heads: 1, KVHeads: 1, HeadDim: 32, FFN: 32, MaxPosition: 8}.WithDefaults()
+	err := WriteGGUF(pipe, cfg, map[string]any{}, func(string, []float32) error { return nil }, F32)
+	if info, lost := os.Lstat(pipe); err == nil || lost != nil || info.Mode().IsRegular() {
+		t.Errorf("got error %v and the file %v, %v", err, info, lost)
+	}
+}
 
 // TestWrittenGGUF writes models of each kind that GGUF has: interleaved heads, norms of 1 + w, stacked experts, biases, rope factors,
 // convolutions and heads in another order. It reads them again; configuration and values are the same, up to the rounding of the type.
