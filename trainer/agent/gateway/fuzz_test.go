@@ -68,6 +68,17 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
+// TestRoundedResult: scores that rounding moved outside 0 to 1 count as 0 and 1.
+func TestRoundedResult(t *testing.T) {
+	r, err := parseResult([]byte(`{"correct": 1.0000000000000002, "experts": {"a": [-1e-17, 0.5], "b": {"x": 1.0000001}}}`))
+	if err != nil || *r.Correct != 1 || r.Experts["a"].Scores[0] != 0 || r.Experts["a"].Scores[1] != 0.5 || r.Experts["b"].ByID["x"] != 1 {
+		t.Errorf("got %+v, error %v", r, err)
+	}
+	if _, err := parseResult([]byte(`{"correct": 1.01}`)); err == nil {
+		t.Error("a score of 1.01 was accepted")
+	}
+}
+
 // FuzzResult: a result is read as an answer or as an error, not as both, and its score is within bounds.
 func FuzzResult(f *testing.F) {
 	for _, text := range []string{`{"answer":"4"}`, `{"answer":4,"format":false}`, `{"correct":0.5,"experts":{"a":[1,0],"b":{"x":1}}}`, `{"correct":2}`, `{"error":"no"}`, `42`, `{}`, `{"experts":{"a":[1e309]}}`} {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 )
 
@@ -97,7 +98,29 @@ func parseResult(line []byte) (Result, error) {
 	default:
 		return r, fmt.Errorf("the result's answer is neither a text nor a number: %.200q", line)
 	}
+	r.round()
 	return r, r.check()
+}
+
+// round changes scores that rounding moved outside 0 to 1, such as 1.0000000000000002 of a sum of parts, to 0 or 1.
+func (r Result) round() {
+	rounded := func(v float64) float64 {
+		if nearest := min(max(v, 0), 1); math.Abs(v-nearest) <= 1e-6 {
+			return nearest
+		}
+		return v
+	}
+	if r.Correct != nil {
+		*r.Correct = rounded(*r.Correct)
+	}
+	for _, e := range r.Experts {
+		for i, v := range e.Scores {
+			e.Scores[i] = rounded(v)
+		}
+		for id, v := range e.ByID {
+			e.ByID[id] = rounded(v)
+		}
+	}
 }
 
 func (r Result) check() error {

@@ -59,7 +59,7 @@ type programScore float64
 
 // UnmarshalJSON reads true as 1 and false as 0.
 func (s *programScore) UnmarshalJSON(raw []byte) error {
-	const rounding = 1e-9
+	const rounding = 1e-6 // of sums in float32, too
 	var score float64
 	switch string(raw) {
 	case "true":
