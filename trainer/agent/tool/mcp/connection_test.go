@@ -67,6 +67,22 @@ func TestConnectMCPRefusesOtherServers(t *testing.T) {
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
 
+// TestMCPLostMessage: a redirect to the same server is refused if it turns a POST into a GET, which has no message.
+func TestMCPLostMessage(t *testing.T) {
+	for _, code := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther} {
+		server := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/mcp/" {
+				t.Errorf("%d: the redirect was followed with %s", code, r.Method)
+			}
+			http.Redirect(w, r, "/mcp/", code)
+		}))
+		_, err := Connect(t.Context(), Options{URL: server + "/mcp"})
+		if err == nil || !strings.Contains(err.Error(), "the server redirects to "+server+"/mcp/") {
+			t.Errorf("%d: got error %v", code, err)
+		}
+	}
+}
+
 // TestMCPRedirect: a redirect on the same server is followed, as FastMCP sends it from /mcp to /mcp/.
 func TestMCPRedirect(t *testing.T) {
 	cfg := httpMCPResults(t, "application/json")

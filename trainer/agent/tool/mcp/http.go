@@ -18,10 +18,11 @@ const maxMCPResponse = 16 << 20 // bytes of one HTTP response
 type busyKey struct{}
 
 // checkRedirect follows redirects on the configured server, as from /mcp to /mcp/, and refuses others, so that the token is sent only to
-// that server.
+// that server. It also refuses a redirect that turns a POST into a GET (301, 302 and 303), because the message would be lost.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	const most = 5
-	if from := via[0].URL; r.URL.Scheme == from.Scheme && r.URL.Host == from.Host && len(via) <= most {
+	from := via[0]
+	if r.Method == from.Method && r.URL.Scheme == from.URL.Scheme && r.URL.Host == from.URL.Host && len(via) <= most {
 		return nil
 	}
 	return fmt.Errorf("the server redirects to %s://%s%s: give its final address", r.URL.Scheme, r.URL.Host, r.URL.EscapedPath())
