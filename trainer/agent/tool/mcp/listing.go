@@ -19,37 +19,32 @@ const maxMCPTools = 10_000
 // list asks the server for its tools, once: a model's tools do not change within a run. Of tools with the same name the first is kept,
 // and a page that was read before ends the list: some servers always name a next page.
 func (m *Client) list(ctx context.Context) error {
-	var names, cursors []string
-	for {
-		page, err := m.session.ListTools(ctx, &mcp.ListToolsParams{Cursor: lastOf(cursors)})
+	var names []string
+	known, pages, listed := map[string]bool{}, map[string]bool{"": true}, 0
+	for params := (&mcp.ListToolsParams{}); ; {
+		page, err := m.session.ListTools(ctx, params)
 		if err != nil {
 			return err
 		}
+		if listed += len(page.Tools); listed > maxMCPTools {
+			return fmt.Errorf("more than %d tools", maxMCPTools)
+		}
 		for _, t := range page.Tools {
-			if t == nil || slices.Contains(names, t.Name) {
+			if t == nil || known[t.Name] {
 				continue
 			}
-			if names = append(names, t.Name); len(names) > maxMCPTools {
-				return fmt.Errorf("more than %d tools", maxMCPTools)
-			}
+			known[t.Name], names = true, append(names, t.Name)
 			if err := m.addTool(t); err != nil {
 				return err
 			}
 		}
-		if page.NextCursor == "" || slices.Contains(cursors, page.NextCursor) {
+		if params.Cursor = page.NextCursor; pages[params.Cursor] {
 			return m.cfg.missing(names)
 		}
-		if cursors = append(cursors, page.NextCursor); len(cursors) > maxMCPTools {
+		if pages[params.Cursor] = true; len(pages) > maxMCPTools {
 			return fmt.Errorf("more than %d pages of tools", maxMCPTools)
 		}
 	}
-}
-
-func lastOf(list []string) string {
-	if len(list) == 0 {
-		return ""
-	}
-	return list[len(list)-1]
 }
 
 // addTool adds a listed tool, unless it should not be offered.

@@ -3,6 +3,8 @@ package mcp
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -71,5 +73,18 @@ func TestMCPOtherTools(t *testing.T) {
 	if m, err := Connect(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "tools differ") {
 		t.Errorf("got error %v, want that the tools differ", err)
 		_ = m.Close()
+	}
+}
+
+// TestRepeatedTools: repeated tools count, too, so that a server cannot send them without end.
+func TestRepeatedTools(t *testing.T) {
+	repeated := strings.Repeat(`{"name":"a","inputSchema":{"type":"object"}},`, maxMCPTools)
+	_, err := Connect(t.Context(), Options{URL: listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		request, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, strings.Replace(string(mcpReply(request)), `"tools":[`, `"tools":[`+repeated, 1))
+	}))})
+	if err == nil || !strings.Contains(err.Error(), "more than 10000 tools") {
+		t.Errorf("got error %v", err)
 	}
 }
