@@ -83,8 +83,10 @@ func removeUnused(fields map[string]json.RawMessage) bool {
 func canonicalPart(part map[string]json.RawMessage) (changed bool) {
 	changed = removeUnused(part)
 	var resource map[string]json.RawMessage
-	if json.Unmarshal(part["resource"], &resource) == nil && (canonicalBytes(resource, "blob") || removeUnused(resource)) {
-		part["resource"], changed = encoded(resource), true
+	if json.Unmarshal(part["resource"], &resource) == nil {
+		if removed := removeUnused(resource); canonicalBytes(resource, "blob") || removed {
+			part["resource"], changed = encoded(resource), true
+		}
 	}
 	if size, err := strconv.ParseFloat(string(part["size"]), 64); err == nil && size == math.Trunc(size) && math.Abs(size) < 1<<53 {
 		whole := strconv.AppendInt(nil, int64(size), 10)

@@ -32,7 +32,7 @@ var mcpResults = []struct{ name, result, want string }{
 		"[an image that is not shown: image/png, 3 bytes]\na < b"},
 	{"audio_unpadded", `{"content":[{"type":"audio","mimeType":"audio/wav","data":"AAECAw"},{"type":"audio","mimeType":"audio/wav","data":"-_-_"}]}`,
 		"[a sound that is not played: audio/wav, 4 bytes]\n[a sound that is not played: audio/wav, 3 bytes]"},
-	{"resource_unpadded", `{"content":[{"type":"resource","resource":{"uri":"file:///a.bin","blob":"AAECAw"}},{"type":"text","text":"t"}],"structuredContent":{"a":1}}`,
+	{"resource_unpadded", `{"content":[{"type":"resource","resource":{"uri":"file:///a.bin","blob":"AAECAw","_meta":[]}},{"type":"text","text":"t"}],"structuredContent":{"a":1}}`,
 		"[a resource that is not text: file:///a.bin, unknown type, 4 bytes]\nt"},
 	{"link_size", `{"content":[{"type":"resource_link","uri":"file:///b.csv","name":"b","size":1024.0}]}`, "[resource b: file:///b.csv, 1024 bytes]"},
 	{"not_base64", `{"content":[{"type":"image","mimeType":"image/png","data":"?"}]}`, "error: calling \"tools/call\": illegal base64 data at input byte 0"},
