@@ -68,6 +68,14 @@ func TestRaiseException(t *testing.T) {
 	}
 }
 
+// TestInvalidText: chat_template.jinja may have bytes that are not UTF-8.
+func TestInvalidText(t *testing.T) {
+	got, err := render("{{ '\xff'.capitalize() }}{{ '\xff\xffA'.capitalize() }}", nil)
+	if want := "\ufffd\ufffd\xffa"; got != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
 func TestErrorNamesInnermostLine(t *testing.T) {
 	_, err := render("{% if true %}\n{% for x in [1] %}\n\n{{ x.y.z }}\n{% endfor %}{% endif %}", nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "line 4: attribute 'y' of 'int object' is undefined") {

@@ -403,14 +403,19 @@ func caseMethod(want, not func(rune) bool) methodOf[string] {
 
 // upper and lower follow Unicode's rules for texts, as Python does: ß becomes SS, and Σ at the end of a word ς.
 func upper(s string) string { return cases.Upper(language.Und).String(s) }
-func lower(s string) string { return cases.Lower(language.Und).String(s) }
+
+func lower(s string) string {
+	out := make([]byte, 2*len(s)) // the whole text at once: Caser.String forgets every 128 bytes that a word has begun
+	n, _, _ := cases.Lower(language.Und).Transform(out, []byte(s), true)
+	return string(out[:n])
+}
 
 func capitalize(s string) string {
 	r, n := utf8.DecodeRuneInString(s)
 	if n == 0 {
 		return s
 	}
-	return string(unicode.ToTitle(r)) + lower(s)[len(lower(string(r))):]
+	return string(unicode.ToTitle(r)) + strings.TrimPrefix(lower(s), lower(s[:n]))
 }
 
 func title(s string) string {
