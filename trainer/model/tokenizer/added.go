@@ -62,7 +62,7 @@ type trieNode struct {
 	token int32 // index of the token that ends here, -1 for none
 }
 
-// add adds a token. Of equal tokens, a special one is found, or else the first, as in the tokenizers library.
+// add adds a token. Of equal tokens, a special one is found, or else the first. In tokenizers 0.23.3 it is any of them, by chance.
 func (m *matcher) add(t addedToken) {
 	if len(m.nodes) == 0 {
 		m.nodes = []trieNode{{token: -1}}

@@ -20,7 +20,7 @@ func TestLongestAddedToken(t *testing.T) {
 	}
 }
 
-// TestEqualAddedTokens: normalisation may make added tokens equal. As in the tokenizers library, a special one is found, or else the first.
+// TestEqualAddedTokens: normalisation may make added tokens equal. A special one is found, or else the first.
 func TestEqualAddedTokens(t *testing.T) {
 	for want, special := range [][]bool{{false, false}, {false, true}} {
 		var m matcher
