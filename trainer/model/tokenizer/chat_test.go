@@ -50,6 +50,14 @@ func TestModelsOwnTokens(t *testing.T) {
 	}
 }
 
+// TestEmptyNames: a name of an empty text is a variable of the template, but no token: the vocabulary does not grow.
+func TestEmptyNames(t *testing.T) {
+	tok := parseSmall(t, `{"bos_token":"","image_token":"","chat_template":"{{ image_token is defined }}"}`)
+	if got, err := tok.Render(Chat{}); got != "True" || tok.BOS() != NoID || tok.VocabSize() != parseSmall(t, `{}`).VocabSize() {
+		t.Errorf("got %q, %v, BOS %d, %d tokens", got, err, tok.BOS(), tok.VocabSize())
+	}
+}
+
 func TestTemplateSources(t *testing.T) {
 	tok := parseSmall(t, `{"chat_template":{"tool_use":"T","default":"D"}}`)
 	if got, err := tok.Render(Chat{Tools: []any{}}); got != "T" {

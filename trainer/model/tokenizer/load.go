@@ -217,11 +217,11 @@ type config struct {
 
 var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 
-// specials returns the token strings that are special by name.
+// specials returns the token strings that are special by name. Like the tokenizers library, it ignores empty ones.
 func (c *config) specials() []string {
 	var list []string
 	for _, name := range slices.Concat(namedTokens, c.others) {
-		if text, ok := c.named[name]; ok {
+		if text := c.named[name]; text != "" {
 			list = append(list, text)
 		}
 	}
