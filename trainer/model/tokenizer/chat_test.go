@@ -50,6 +50,14 @@ func TestModelsOwnTokens(t *testing.T) {
 	}
 }
 
+// TestPriorityOfExtraTokens: a name in extra_special_tokens has priority over the same key, as in transformers 5.24.
+func TestPriorityOfExtraTokens(t *testing.T) {
+	tok := parseSmall(t, `{"eos_token":"a","extra_special_tokens":{"eos_token":"ab"}}`)
+	if tok.EOS() != 2 {
+		t.Errorf("got %d, want 2", tok.EOS())
+	}
+}
+
 // TestEmptyNames: a name of an empty text is a variable of the template, but no token: the vocabulary does not grow.
 func TestEmptyNames(t *testing.T) {
 	tok := parseSmall(t, `{"bos_token":"","image_token":"","chat_template":"{{ image_token is defined }}"}`)

@@ -334,13 +334,13 @@ func (c *config) readNames(o *ordered.Object) error {
 	return nil
 }
 
-// readOtherNames reads the tokens of a model under names of its own: keys that end in _token, and those of extra_special_tokens if that is
-// an object. Like transformers, it ignores a key whose value is no token.
+// readOtherNames reads the tokens of a model under names of its own: keys that end in _token, and the keys of an object
+// extra_special_tokens, which has priority. It ignores values of other types.
 func (c *config) readOtherNames(o *ordered.Object) error {
 	named, _ := ordered.Value[*ordered.Object](o, "extra_special_tokens")
 	for _, from := range []*ordered.Object{o, named} {
 		for name, v := range from.All() {
-			if slices.Contains(namedTokens, name) || from == o && !strings.HasSuffix(name, "_token") {
+			if from == o && (slices.Contains(namedTokens, name) || !strings.HasSuffix(name, "_token")) {
 				continue
 			}
 			text, err := tokenText(v)
