@@ -146,6 +146,7 @@ func TestLooseCalls(t *testing.T) {
 		{mistral{names: true}, `[TOOL_CALLS]get_weather[ARGS]{"text": "{"}`, `get_weather {"text": "{"} `},
 		{lfm2, `<|tool_call_start|>[{"name": "get_weather", "arguments": {"text": "Oslo"}}, {"name": "now", "arguments": {}}]<|tool_call_end|>`, oslo + "now {} "},
 		{lfm2, `<|tool_call_start|>{"name": "get_weather", "arguments": {"text": "Oslo"}}<|tool_call_end|>`, oslo},
+		{lfm2, "<|tool_call_start|>[\r\n\t" + `{"name": "get_weather", "arguments": {"text": "Oslo"}}]<|tool_call_end|>`, oslo},
 	} {
 		if got := readings(c.f, c.text); got != c.want {
 			t.Errorf("%q is read as %s, want %s", c.text, got, c.want)

@@ -26,8 +26,11 @@ func (p python) SafeLen(text string) int { return SafeLen(text, p.open) }
 func (p python) Read(text string, _ Functions) Reading {
 	return readMarked(text, p.open, func(at int) ([]Call, int) {
 		at = skipSpace(text, at)
-		calls, end := pythonCalls(text, at, p.Hint())
-		if inner := strings.TrimLeft(text[at:], "[ \n"); strings.HasPrefix(inner, "{") {
+		var calls []Call
+		var end int
+		if inner := strings.TrimLeft(text[at:], "[ \t\r\n"); !strings.HasPrefix(inner, "{") {
+			calls, end = pythonCalls(text, at, p.Hint())
+		} else {
 			calls, end = readValues(text, at, func(raw []byte) Call { return callOf(raw, "name", "arguments", p.Hint()) }, p.Hint())
 		}
 		if c := skipSpace(text, end); strings.HasPrefix(text[c:], p.close) {
