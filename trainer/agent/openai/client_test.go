@@ -289,6 +289,7 @@ func TestContextExceeded(t *testing.T) {
 		`{"error": {"code": 400, "message": "the request exceeds the available context size. try increasing the context size", "type": "invalid_request_error"}}`:        true,
 		`{"error": "This model's maximum prompt length is 131072 but the request contains 140000 tokens."}`:                                                              true,
 		"{\"error\": \"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000\"}":                                                       true,
+		"{\"error\": \"Input validation error: `max_new_tokens` must be <= 512. Given: 1024\"}":                                                                          false,
 		`{"message": "Input is too long for requested model."}`:                                                                                                          true,
 		`{"error": {"message": "Unknown parameter: 'min_p'."}}`:                                                                                                          false,
 	} {

@@ -48,7 +48,7 @@ var contextWords = regexp.MustCompile("context_length_exceeded|" + // OpenAI
 	"prompt is too long|exceed context limit|" + // Anthropic
 	"input is too long|" + // Bedrock
 	"maximum prompt length|" + // xAI
-	"max_new_tokens` must be <=|" + // TGI, Together
+	"tokens \\+ `max_new_tokens` must be <=|" + // TGI, Together
 	"exceeds the maximum number of tokens allowed") // Gemini
 
 // ContextExceeded reports whether an error means that a request, with the limit on its reply, has more tokens than the model's context.
