@@ -85,7 +85,7 @@ func TestCompletion(t *testing.T) {
 
 func TestInvalidUsageIsIgnored(t *testing.T) {
 	for _, usage := range []string{`null`, `[]`, `"none"`, `{"prompt_tokens": "5"}`, `{"prompt_tokens": -1, "completion_tokens": 3}`,
-		`{"prompt_tokens": 1, "completion_tokens": 9999999999}`} {
+		`{"prompt_tokens": 0.5, "completion_tokens": 3}`, `{"prompt_tokens": 1, "completion_tokens": 9999999999}`} {
 		c, _ := ask(t, Options{}, func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, `{"choices": [{"message": {"content": "hm"}}], "usage": `+usage+`}`)
 		})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -185,14 +186,11 @@ func usageOf(raw json.RawMessage) *Usage {
 		Prompt     float64 `json:"prompt_tokens"`
 		Completion float64 `json:"completion_tokens"`
 	}
-	u := &Usage{}
-	if json.Unmarshal(raw, &read) == nil && max(read.Prompt, read.Completion) <= maxCounted {
-		u = &Usage{int(read.Prompt), int(read.Completion)}
-	}
-	if u.Prompt < 0 || u.Completion < 0 || *u == (Usage{}) {
+	possible := func(n float64) bool { return n >= 0 && n <= maxCounted && n == math.Trunc(n) }
+	if json.Unmarshal(raw, &read) != nil || !possible(read.Prompt) || !possible(read.Completion) || read.Prompt+read.Completion == 0 {
 		return nil
 	}
-	return u
+	return &Usage{int(read.Prompt), int(read.Completion)}
 }
 
 // requestForm is the form of requests that a server accepts.
