@@ -458,6 +458,16 @@ func TestRefusals(t *testing.T) {
 	s.agents["planner"].End("eval-3")
 }
 
+// TestPromptsWithNull: null is no token id.
+func TestPromptsWithNull(t *testing.T) {
+	for _, text := range []string{"[null, 5]", "[[null]]", "[[1], null]"} {
+		var p prompt
+		if err := json.Unmarshal([]byte(text), &p); err == nil {
+			t.Errorf("%s was read as %+v", text, p)
+		}
+	}
+}
+
 // TestStream: the pieces of a streamed reply form the whole reply, without marks.
 func TestStream(t *testing.T) {
 	tok := tokenizertest.Golden(t, "qwen3")

@@ -94,17 +94,19 @@ func (p *prompt) UnmarshalJSON(data []byte) error {
 	var ids []int32
 	var texts []string
 	var lists [][]int32
+	numbers := !bytes.Contains(data, []byte("null")) // null would be read as the id 0
+
 	switch { // a failed read may leave the beginning of a list behind
 	case json.Unmarshal(data, &text) == nil:
 		*p = prompt{text: text}
 		return nil
-	case json.Unmarshal(data, &ids) == nil:
+	case numbers && json.Unmarshal(data, &ids) == nil:
 		*p = prompt{ids: ids}
 		return nil
 	case json.Unmarshal(data, &texts) == nil && len(texts) == 1:
 		*p = prompt{text: texts[0]}
 		return nil
-	case json.Unmarshal(data, &lists) == nil && len(lists) == 1:
+	case numbers && json.Unmarshal(data, &lists) == nil && len(lists) == 1:
 		*p = prompt{ids: lists[0]}
 		return nil
 	}
