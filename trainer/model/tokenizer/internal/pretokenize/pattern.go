@@ -120,15 +120,21 @@ func (r *regex) probe() (err error) {
 	return nil
 }
 
-// translator rewrites Oniguruma's Ruby syntax as regexp2's where the two differ: possessive quantifiers become atomic
-// groups, \w and \b have Oniguruma's word characters, (?m) lets a point match line ends, and case-insensitive contractions match ſ,
-// which folds to s. Classes inside classes are refused, since regexp2 reads them as characters.
+// translator rewrites Oniguruma's Ruby syntax as regexp2's where the two differ. Possessive quantifiers become atomic groups, and \w and \b
+// have Oniguruma's word characters. (?m) lets a point match line ends. Case-insensitive contractions match ſ, which folds to s.
+// Classes inside classes are refused, since regexp2 reads them as characters.
 type translator struct {
 	in     string
 	at     int
 	out    []byte
-	atom   int   // start of the last atom in out; -1: there is no atom to repeat
-	groups []int // start of each open group in out
+	atom   int     // start of the last atom in out; -1: there is no atom to repeat
+	groups []group // open groups
+}
+
+// group is an open group of the expression.
+type group struct {
+	start   int  // in out
+	options bool // options inside an alternative, whose group ends with the group around it
 }
 
 const (
@@ -150,6 +156,7 @@ func translate(text string) (string, error) {
 			return "", err
 		}
 	}
+	t.endOptions()
 	return string(t.out), nil
 }
 
@@ -167,18 +174,20 @@ func (t *translator) next() error {
 		t.atom = len(t.out)
 		return t.class()
 	case '(':
-		t.groups = append(t.groups, len(t.out))
+		inside := t.atom >= 0
+		t.groups = append(t.groups, group{start: len(t.out)})
 		t.copy(1)
 		t.atom = -1
 		if t.at < len(t.in) && t.in[t.at] == '?' {
 			t.copy(1)
-			t.options()
+			return t.options(inside)
 		}
 	case ')':
+		t.endOptions()
 		if len(t.groups) == 0 {
 			return fmt.Errorf("a ) without a (")
 		}
-		t.atom = t.groups[len(t.groups)-1]
+		t.atom = t.groups[len(t.groups)-1].start
 		t.groups = t.groups[:len(t.groups)-1]
 		t.copy(1)
 	case '?', '*', '+':
@@ -196,12 +205,34 @@ func (t *translator) next() error {
 	return nil
 }
 
-// options copies the options of a group. Oniguruma's m is regexp2's s.
-func (t *translator) options() {
+// options copies the options of a group. Oniguruma's m is regexp2's s. Options inside an alternative, as in a(?i)b|c, begin a group up to
+// the end of the group around them: a(?i:b|c).
+func (t *translator) options(inside bool) error {
 	letters := t.in[t.at : t.at+strings.IndexAny(t.in[t.at:]+")", ":)")]
 	if strings.Trim(letters, "imx-") == "" {
 		t.out = append(t.out, strings.ReplaceAll(letters, "m", "s")...)
 		t.at += len(letters)
+	}
+	switch end := strings.HasPrefix(t.in[t.at:], ")"); {
+	case letters == "" || !end:
+	case !inside:
+		t.groups = t.groups[:len(t.groups)-1]
+		t.copy(1)
+	case strings.Contains(letters, "x"): // a comment could hide the end of the group
+		return fmt.Errorf("(?x) inside an alternative")
+	default:
+		t.groups[len(t.groups)-1].options = true
+		t.out = append(t.out, ':')
+		t.at++
+	}
+	return nil
+}
+
+// endOptions ends the groups of options inside the current group.
+func (t *translator) endOptions() {
+	for n := len(t.groups); n > 0 && t.groups[n-1].options; n-- {
+		t.groups = t.groups[:n-1]
+		t.out = append(t.out, ')')
 	}
 }
 

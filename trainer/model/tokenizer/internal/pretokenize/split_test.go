@@ -36,6 +36,7 @@ func TestRegex(t *testing.T) {
 	for pattern, want := range map[string]string{
 		`\w+`: "x²|+|½| |y| |Ⓐb| |हिन्दी", `[\w]+`: "x|²|Ⓐ", `\W+`: "a²½| ,|Ⓐ", `\b`: "हिन्दी| |2½|, |x", `\B`: "ह|ि|2|½,|,x",
 		`\d{1,3}(?=(?:\d{3})*\b)`: "1234567\u0903 |12", `a(?m:.)b.`: "a\nba|\nb\n", `(?im)A.|(?-m:b.)`: "a\n|b\n|ba",
+		`a(?m)b|c.`: "ab|ac\n|c\n", `(?:a(?i)b|C)c|(?i)(?m)d.`: "aBc|acc|bc|D\n", `(x(?i)y(?m).|z)(?-i)y`: "xY\ny|xzyzyxZy",
 	} {
 		p, err := CompileRegex(pattern)
 		if err != nil {
