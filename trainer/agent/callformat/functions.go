@@ -110,13 +110,16 @@ func typeNamed(name string) string {
 	return name
 }
 
+// maxPointer bounds the parts of a reference, because each part is read with everything inside it.
+const maxPointer = 100
+
 // resolve returns the part of a schema that a reference names: a JSON Pointer, with escapes of URLs.
 func resolve(ref string, root map[string]json.RawMessage) json.RawMessage {
 	path, ok := strings.CutPrefix(ref, "#/")
 	if plain, err := url.PathUnescape(path); err == nil {
 		path = plain
 	}
-	if !ok {
+	if !ok || strings.Count(path, "/") >= maxPointer {
 		return nil
 	}
 	at := root

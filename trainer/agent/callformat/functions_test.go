@@ -45,3 +45,13 @@ func TestReferences(t *testing.T) {
 		}
 	}
 }
+
+// TestLongReference: a reference with too many parts is not resolved. Reading its parts takes quadratic time.
+func TestLongReference(t *testing.T) {
+	for depth, want := range map[int]types{maxPointer - 1: {"string"}, 5000: nil} {
+		root := object(json.RawMessage(`{"a":` + strings.Repeat("[", depth) + `{"type": "string"}` + strings.Repeat("]", depth) + `}`))
+		if got := typesOf(json.RawMessage(`{"$ref": "#/a`+strings.Repeat("/0", depth)+`"}`), root); !slices.Equal(got, want) {
+			t.Errorf("%d parts: got %v, want %v", depth, got, want)
+		}
+	}
+}
