@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -162,17 +163,20 @@ func parseParameters(redisOpt *redis.UniversalOptions, query url.Values) error {
 	return nil
 }
 
-// serverAddr completes the address of a server: HOST, HOST:PORT, [IPV6] or [IPV6]:PORT.
+// serverForm matches HOST, HOST:PORT, :PORT, [IPV6] and [IPV6]:PORT. An IPv6 address may have a zone, such as fe80::1%eth0.
+var serverForm = regexp.MustCompile(`^(?:\[([0-9A-Fa-f:.]+(?:%[^\[\]]+)?)\]|([^\s,:/?#@%\[\]]*))(?::([0-9]*))?$`)
+
+// serverAddr completes the address of a server. An absent host is localhost, and an absent port 6379.
 func serverAddr(text string) (string, error) {
-	u, err := url.Parse("redis://" + text)
-	if err != nil || u.Hostname() == "" || u.Host != text || strings.Contains(text, ",") {
+	parts := serverForm.FindStringSubmatch(text)
+	if parts == nil || text == "" {
 		return "", fmt.Errorf("%q is not the address of one server: want HOST:PORT, and an addr=HOST:PORT for each further server", text)
 	}
-	port := cmp.Or(u.Port(), "6379")
+	port := cmp.Or(parts[3], "6379")
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return "", fmt.Errorf("%q: %s is not the number of a port", text, port)
 	}
-	return net.JoinHostPort(u.Hostname(), port), nil
+	return net.JoinHostPort(cmp.Or(parts[1], parts[2], "localhost"), port), nil
 }
 
 // addCertificates completes the settings of TLS. If o.TLS.ServerName is empty, a server's certificate must contain the host

@@ -268,6 +268,9 @@ func TestInsecureStoreIsRefused(t *testing.T) {
 		{Options{URL: "redis://127.0.0.1:7000?addr=127.0.0.1&addr=[::1]&addr=localhost:7"}, true},
 		{Options{URL: "redis://127.0.0.1?addr=redis.example"}, false},
 		{Options{URL: "redis://127.0.0.1?addr="}, false},
+		{Options{URL: "redis://127.0.0.1?addr=::1"}, false},
+		{Options{URL: "redis://:7000?addr=:7001"}, true},
+		{Options{URL: "redis://[fe80::1%25eth0]:7000", AllowInsecure: true}, true},
 		{Options{URL: "redis://127.0.0.1?addr=127.0.0.1:1,127.0.0.1:2"}, false},
 		{Options{URL: "redis://10.0.0.5:1,10.0.0.6:2/0", AllowInsecure: true}, false},
 		{Options{URL: "redis://127.0.0.1:70000"}, false},
@@ -278,6 +281,11 @@ func TestInsecureStoreIsRefused(t *testing.T) {
 	} {
 		if _, err := clientOptions(test.o); (err == nil) != test.ok {
 			t.Errorf("%+v: got error %v, want none: %v", test.o, err, test.ok)
+		}
+	}
+	for url, want := range map[string]string{"redis://:7000?addr=[::1]": "[localhost:7000 [::1]:6379]", "redis://[fe80::1%25eth0]": "[[fe80::1%eth0]:6379]"} {
+		if opt, err := clientOptions(Options{URL: url, AllowInsecure: true}); err != nil || fmt.Sprint(opt.Addrs) != want {
+			t.Errorf("%s: got %+v, error %v; want the addresses %s", url, opt, err, want)
 		}
 	}
 	opt, err := clientOptions(Options{URL: "rediss://u@h1:1/2?master_name=m&addr=h2", Password: "p"})
