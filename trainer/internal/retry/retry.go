@@ -88,7 +88,7 @@ func Attempt(ctx context.Context, client *http.Client, r *http.Request, most int
 	if err != nil && ctx.Err() == nil && !errors.As(err, &untrusted) {
 		err = &Transient{Err: err}
 	}
-	if err == nil && reply.StatusCode < 300 {
+	if err == nil && reply.StatusCode < 300 && len(body) > 0 {
 		err = Encoded(reply)
 	}
 	return reply, body, err
@@ -106,11 +106,15 @@ func Encoded(r *http.Response) error {
 }
 
 // Refusal returns the error of a reply whose status is not a success: err, as a Transient if the server is busy or failing
-// (RFC 9110, RFC 6585), or with the target of a redirect, without its query, which may be secret.
+// (RFC 9110, RFC 6585), or with the target of a redirect, without its user, query and fragment, which may be secret.
 func Refusal(r *http.Response, err error) error {
 	switch code := r.StatusCode; {
 	case code >= 300 && code < 400 && r.Header.Get("Location") != "":
-		target, _, _ := strings.Cut(r.Header.Get("Location"), "?")
+		target, invalid := url.Parse(r.Header.Get("Location"))
+		if invalid != nil {
+			return fmt.Errorf("%w: it redirects to another address; redirects are not followed", err)
+		}
+		target.User, target.RawQuery, target.ForceQuery, target.Fragment = nil, "", false, ""
 		return fmt.Errorf("%w: it redirects to %.200q; redirects are not followed", err, target)
 	case code == http.StatusRequestTimeout, code == http.StatusTooEarly, code == http.StatusTooManyRequests, code >= 500:
 		return &Transient{Err: err, After: after(r.Header.Get("Retry-After"))}

@@ -58,11 +58,30 @@ func TestAttempt(t *testing.T) {
 	}
 }
 
-// TestRedirect: the error of a redirect contains the target without its query.
+// TestRedirect: the error of a redirect contains the target without its user, query and fragment.
 func TestRedirect(t *testing.T) {
-	reply := &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {"/retrieve/?key=secret"}}}
-	err := Refusal(reply, errors.New("HTTP 307"))
-	if want := `HTTP 307: it redirects to "/retrieve/"; redirects are not followed`; err.Error() != want || errors.As(err, new(*Transient)) {
-		t.Errorf("got %v, want %s", err, want)
+	for target, want := range map[string]string{
+		"/retrieve/?key=secret":                 `"/retrieve/"`,
+		"https://a:secret@example.org/b#secret": `"https://example.org/b"`,
+		"https://a:secret%@example.org/":        "another address",
+	} {
+		reply := &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {target}}}
+		err := Refusal(reply, errors.New("HTTP 307"))
+		if want := "HTTP 307: it redirects to " + want + "; redirects are not followed"; err.Error() != want || errors.As(err, new(*Transient)) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// TestNothingIsNotCompressed: a reply without a body may name a Content-Encoding.
+func TestNothingIsNotCompressed(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") }))
+	defer server.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, body, err := Attempt(t.Context(), http.DefaultClient, r, 4); err != nil || len(body) > 0 {
+		t.Errorf("got %q, error %v", body, err)
 	}
 }
