@@ -134,7 +134,8 @@ func (v *Visit) parse(address string) (*url.URL, error) {
 	if len(address) > maxAddress {
 		return nil, errLongAddress
 	}
-	u, err := url.Parse(withoutStrayPercent(strings.TrimSpace(address)))
+	address, _, _ = strings.Cut(strings.TrimSpace(address), "#") // no request has a fragment
+	u, err := url.Parse(withoutStrayPercent(address))
 	if err != nil || u.Host == "" || u.Opaque != "" {
 		return nil, fmt.Errorf("%q is not the address of a page; want one such as https://example.org/page", tool.Truncate(address, 200))
 	}

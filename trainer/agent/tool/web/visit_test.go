@@ -120,6 +120,8 @@ func TestVisitAddresses(t *testing.T) {
 		"/%%%41%4":     "/%25%25%41%254",
 		"/a b?q=c d":   "/a%20b?q=c%20d",
 		"/?q=é&p=100%": "/?q=%C3%A9&p=100%",
+		"/a?q=b#100%":  "/a?q=b",
+		"/a#100%?":     "/a",
 		"/to":          "/a?q=b%20c",
 	} {
 		if got := tooltest.CallText(t, v, "url", "http://"+at+path); got != want {
