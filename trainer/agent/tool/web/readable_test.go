@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -64,7 +65,8 @@ func TestReadable(t *testing.T) {
 		"a formula":          {page: `<math alttext="{\displaystyle x^{2}}"><mi>x</mi><mn>2</mn></math> and <math><semantics><mn>1</mn><annotation encoding="application/x-tex">10^{3}</annotation></semantics></math>`, want: "x^{2} and 10^{3}"},
 		"MathML":             {page: "<math><msup><mn>10</mn><mn>15</mn></msup><mo>+</mo><mfrac><mn>1</mn><mrow><mi>x</mi><mo>+</mo><mn>2</mn></mrow></mfrac><msqrt><mn>2</mn></msqrt></math>", want: "10^15+ 1/(x+2) √(2)"},
 		"scripts of MathML":  {page: "<math><mmultiscripts><mi>U</mi><mn>2</mn><none/><mprescripts/><mn>92</mn><mn>235</mn></mmultiscripts></math>", want: "_92^235U_2"},
-		"no line in MathML":  {page: `<math><mo>(</mo><mfrac linethickness="0pt"><mn>10</mn><mi>k</mi></mfrac><mo>)</mo><mfrac linethickness="1"><mn>1</mn><mn>2</mn></mfrac></math>`, want: `(10 \atop k) 1/2`},
+		"no line in MathML":  {page: `<math><mn>2</mn><mo>(</mo><mfrac linethickness="0pt"><mn>10</mn><mi>k</mi></mfrac><mo>)</mo><mfrac linethickness="1"><mn>1</mn><mn>2</mn></mfrac></math>`, want: `2({10 \atop k}) 1/2`},
+		"a binomial alone":   {page: `<math><mn>2</mn><mfrac linethickness="0"><mn>10</mn><mn>3</mn></mfrac><mn>4</mn></math>`, want: `2{10 \atop 3}4`},
 		"unseen in MathML":   {page: `<math><mphantom><mn>5</mn></mphantom><maction><mn>1</mn><mn>2</mn></maction><menclose notation="updiagonalstrike"><mn>3</mn></menclose></math>`, want: "1~~3~~"},
 		"brackets of MathML": {page: `<math><mfenced><mn>1</mn><mn>2</mn></mfenced><mfenced open="[" close="]" separators=";"><mn>3</mn><mn>4</mn></mfenced></math>`, want: "(1,2)[3;4]"},
 		"a fallback":         {page: `<p><math alttext="10^{15}"></math><img class="mwe-math-fallback-image" alt="10^{15}"></p>`, want: "10^{15}"},
@@ -80,6 +82,18 @@ func TestReadable(t *testing.T) {
 		if err != nil || got != c.want {
 			t.Errorf("%s: got %q, error %v; want %q", name, got, err, c.want)
 		}
+	}
+}
+
+// TestManyScripts: memory for the scripts of a base, and so the time, is linear in their number.
+func TestManyScripts(t *testing.T) {
+	page, base := "<math><mmultiscripts>"+strings.Repeat("<mi>a</mi>", 1<<15)+"</mmultiscripts></math>", &url.URL{}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	text, err := readable(strings.NewReader(page), base, false)
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; err != nil || len(text) != 1<<16-1 || used > 200<<20 {
+		t.Errorf("%d bytes of text, %d MiB of memory, error %v", len(text), used>>20, err)
 	}
 }
 

@@ -129,7 +129,7 @@ func mathML(n *html.Node, depth int) string {
 			return "~~" + strings.Join(parts, "") + "~~"
 		}
 	case "maction":
-		return strings.Join(parts[:min(len(parts), 1)], "") // what is shown before any action
+		return strings.Join(parts[:min(len(parts), 1)], "") // browsers show only the first part before an action
 	case "msqrt":
 		return "√(" + strings.Join(parts, "") + ")"
 	case "mroot":
@@ -152,17 +152,17 @@ func mathML(n *html.Node, depth int) string {
 // noLine matches a thickness of 0, with or without a unit.
 var noLine = regexp.MustCompile(`^\s*0*\.?0+\s*(?:[a-z]+|%)?\s*$`)
 
-// fraction writes a fraction or, if it has no line, a binomial or lines of conditions.
+// fraction writes a fraction or, if it has no line, a binomial or lines of conditions. Braces separate the latter from numbers beside them.
 func fraction(n *html.Node, above, below string) string {
 	if noLine.MatchString(attribute(n, "linethickness")) {
-		return above + ` \atop ` + below
+		return "{" + above + ` \atop ` + below + "}"
 	}
 	return " " + above + "/" + below + " "
 }
 
-// multiscripts writes a base with the raised and lowered parts before and after it, such as ^235_92U.
+// multiscripts writes a base with the lowered and raised parts before and after it, such as _92^235U.
 func multiscripts(n *html.Node, part func(int) string) string {
-	var before, after string
+	var before, after strings.Builder // a page may have very many parts
 	side, marks, i := &after, "_^", 0
 	for c := range n.ChildNodes() {
 		if c.Type != html.ElementNode {
@@ -175,12 +175,12 @@ func multiscripts(n *html.Node, part func(int) string) string {
 			side, marks = &before, "_^"
 			continue
 		}
-		if text := part(i - 1); text != "" && text != "()" {
-			*side += marks[:1] + text
+		if text := part(i - 1); text != "" {
+			side.WriteString(marks[:1] + text)
 		}
 		marks = marks[1:] + marks[:1]
 	}
-	return before + part(0) + after
+	return before.String() + part(0) + after.String()
 }
 
 // fenced returns the parts in brackets, with commas between them unless the element names other separators.
