@@ -83,6 +83,8 @@ func writeReport(path string, r *report.Report, opt report.Options) (err error) 
 	target := path
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		target = real
+	} else if to, err := os.Readlink(path); err == nil {
+		return fmt.Errorf("it is a link to %s, which does not exist", to)
 	}
 	f, err := os.CreateTemp(filepath.Dir(target), ".report-*")
 	if err != nil {

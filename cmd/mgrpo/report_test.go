@@ -46,7 +46,12 @@ func TestReportOut(t *testing.T) {
 	if info, err := os.Lstat(pipe); err != nil || info.Mode().IsRegular() {
 		t.Errorf("the pipe was replaced: %v, error %v", info, err)
 	}
-	for _, path := range []string{filepath.Join(dir, "none", "a.html"), dir} {
+	dangling := filepath.Join(dir, "dangling")
+	must(os.Symlink("absent.html", dangling))
+	for _, path := range []string{filepath.Join(dir, "none", "a.html"), dir, dangling} {
 		wantRefusal(t, "", []string{"report", run, "-o", path}, path+" cannot be written", "--out")
+	}
+	if to, err := os.Readlink(dangling); to != "absent.html" {
+		t.Errorf("the link without a file was replaced: %v", err)
 	}
 }
