@@ -118,7 +118,11 @@ func malformed(err error) error {
 	const form = `a line is {"groups": [{"rewards": [1, 0]}]} or an alignment`
 	r := &mgrpo.Refusal{Code: mgrpo.MalformedInput, Message: err.Error() + ": " + form}
 	if other := (*json.UnmarshalTypeError)(nil); errors.As(err, &other) {
-		r.Field, r.Message = strings.TrimPrefix(other.Field, "."), "is of JSON's type "+other.Value+": "+form
+		fault := "is of JSON's type " + other.Value
+		if number, isNumber := strings.CutPrefix(other.Value, "number "); isNumber {
+			fault = number + " is not an integer within the bounds of this key"
+		}
+		r.Field, r.Message = strings.TrimPrefix(other.Field, "."), fault+": "+form
 	}
 	return r
 }

@@ -25,6 +25,7 @@ func TestJSONL(t *testing.T) {
 		{"second group", `{"groups":[{"rewards":[1]},{"rewards":["-Infinity"]}]}`, `{"error":{"code":"non_finite_reward","group":1,"index":0}}`},
 		{"bad weight", `{"groups":[{"rewards":[1,2],"weights":[1,-1]}]}`, `{"error":{"code":"bad_weight","index":1}}`},
 		{"a list", `{"groups":[[1,0]]}`, `{"error":{"code":"malformed_input","field":"groups","message":"is of JSON's type array: a line is {\"groups\": [{\"rewards\": [1, 0]}]} or an alignment"}}`},
+		{"a fraction", `{"run_seed":1,"query":"","rollout":1.5,"agent":"a","d":8,"d_k":3}`, `{"error":{"code":"malformed_input","field":"rollout","message":"1.5 is not an integer within the bounds of this key: a line is {\"groups\": [{\"rewards\": [1, 0]}]} or an alignment"}}`},
 		{"no rewards", `{"groups":[{"rewards":[1,0]},{"rewards":null}]}`, `{"error":{"code":"missing_reward","group":1,"message":"the group has no list of rewards"}}`},
 		{"alignment", `{"run_seed":"42","query":"q-0001","rollout":0,"agent":"searcher","d":8,"d_k":3}`, `{"multiplicity":[5,1,2],"draws":[0,0,0,0,2]}`},
 		{"alignment, seed as a number", `{"run_seed":42,"query":"q-0001","rollout":0,"agent":"searcher","d":8,"d_k":11}`, `{"multiplicity":[0,0,0,1,1,1,1,1,1,1,1],"draws":[2,1,0]}`},
