@@ -87,6 +87,16 @@ func TestRetrieverTemplates(t *testing.T) {
 	}
 }
 
+// TestRetrieverReadsOnce: a long reply is only copied if it may have numbers of Python.
+func TestRetrieverReadsOnce(t *testing.T) {
+	for reply, copied := range map[string]bool{`{"a": "b", "c": 1.5}`: false, `{"a": NaN}`: true, `[-Infinity]`: true, `["Infinity"]`: true} {
+		plain := []byte(reply)
+		if got := quotePythonNumbers(plain); copied == (&got[0] == &plain[0]) {
+			t.Errorf("%s was copied: %v", reply, !copied)
+		}
+	}
+}
+
 // TestRetrieverGarbage: a wrong answer of the service is a failure of the tool. The error of a busy service is temporary.
 func TestRetrieverGarbage(t *testing.T) {
 	for name, c := range map[string]struct {
