@@ -109,7 +109,7 @@ func TestQuantity(t *testing.T) {
 		{"5 V", "5 volts", 0, 0, 1}, {"10 N", "10 newtons", 0, 0, 1}, {"300 K", "300 kelvin", 0, 0, 1}, {"300 K", "300 °C", 0, 0, 0}, {"1.5 kW", "1500 watts", 0, 0, 1}, {"5 MHz", "5000 kHz", 0, 0, 1}, {"2 ha", "20,000 m²", 0, 0, 1}, {"2 acres", "2 hectares", 0, 0, 0},
 		{"2 years", "24 months", 0, 0, 1}, {"2 centuries", "200 years", 0, 0, 1}, {"1 year", "365 days", 0, 0, 0}, {"5 GB", "5000 megabytes", 0, 0, 1}, {"101 kPa", "1010 hPa", 0, 0, 1}, {"5 J", "5 N", 0, 0, 0}, {"5 km", "5 volts", 0, 0, 0},
 		{"9.8 m/s²", "9.8 m s^-2", 0, 0, 1}, {"5 m/s", "5 m s⁻¹", 0, 0, 1}, {"5 m/s", "5 m s⁻²", 0, 0, 0},
-		{"$5 million", "$5M", 0, 0, 1}, {"$5 million", "5 million US dollars", 0, 0, 1}, {"€2.5bn", "2.5 billion euros", 0, 0, 1}, {"5 million", "5m", 0, 0, 0}, {"$5k", "$5000", 0, 0, 1}, {"12%", "12 pct", 0, 0, 1},
+		{"$5 million", "$5M", 0, 0, 1}, {"$5 million", "5 million US dollars", 0, 0, 1}, {"€2.5bn", "2.5 billion euros", 0, 0, 1}, {"5 million", "5m", 0, 0, 0}, {"$5k", "$5000", 0, 0, 1}, {"$30/t", "$30 per tonne", 0, 0, 1}, {"$5 per m", "$5 per metre", 0, 0, 1}, {"$5M/km", "5 million dollars per kilometre", 0, 0, 1}, {"12%", "12 pct", 0, 0, 1},
 		// the same unit in other forms
 		{"5 μm", "5 µm", 0, 0, 1}, {"5 µm", "0.005 mm", 0, 0, 1}, {"5 μm", "5 m", 0, 0, 0}, {"20 °C", "20 ℃", 0, 0, 1}, {"20 °C", "20 degrees Celsius", 0, 0, 1}, {"20 °C", "20 °F", 0, 0, 0}, {"20 °C", "20 degrees Fahrenheit", 0, 0, 0}, {"90 degrees", "90 radians", 0, 0, 0},
 		{"5 liters", "5 L", 0, 0, 1}, {"5 liters", "5 litres", 0, 0, 1}, {"5 L", "5000 ml", 0, 0, 1}, {"2 m³", "2000 l", 0, 0, 1}, {"5 L", "5 m", 0, 0, 0}, {"14 days", "2 weeks", 0, 0, 1}, {"$0.50", "50 cents", 0, 0, 1}, {"$50", "50 cents", 0, 0, 0}, {"€0.50", "50 cents", 0, 0, 0},

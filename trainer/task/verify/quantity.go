@@ -82,7 +82,7 @@ func parseQuantity(text string) (q quantity, ok bool) {
 	var names []string
 	money := strings.ContainsAny(before, currencies)
 	for _, w := range unitWords(before + " " + after) {
-		if scale := moneyScales[w]; scale != "" && money {
+		if scale := moneyScales[w]; scale != "" && money && !slices.Contains(names, "per") { // $30/t is a price of tonnes
 			w = scale
 		}
 		if n, ok := scales[w]; ok {
