@@ -93,7 +93,9 @@ func TestStatedScore(t *testing.T) {
 		"Score: 6 stars out of 10": 0.6, "Score: 6 on a scale of 0 to 10": 0.6, "Score: 6 [0-10]": 0.6,
 		"Score: 8/10": 0.8, "Score: 8 / 10": 0.8, "**Score: 8/10**": 0.8, "Score: 7 out of 10": 0.7, "Score: 7 (out of 10)": 0.7, "Score: 7 of 10.": 0.7, "Score (0-10): 8": 0.8, "Score (out of 10): 8": 0.8,
 		"Score/10: 8": 0.8, "Score:\u00a08": 0.8, "Score\u202f: 8/10": 0.8, "Score: <b>8</b>": 0.8, "<b>Score:</b> 8": 0.8, "<strong class=\"x\">Score</strong>: 8": 0.8, "Score: 8\u00a0/\u00a010": 0.8, "8/10": 0.8, "**8**": 0.8, "Score: **8**/10": 0.8, "8/10.": 0.8,
-		"Score: 8 out of a possible 10": 0.8, "Score: 8 out of ten": 0.8, "Score: 8 (max 10)": 0.8, "Score: 8 von 10": 0.8, "Score：８／１０": 0.8, "Score: 8⁄10": 0.8, "Score: 8/10 = 80%": 0.8, "Score：8分（满分10分）": 0.8, `{"score": 8, "scale": "0-10"}`: 0.8, `{"score": 8, "max score": "10"}`: 0.8,
+		"Score: 8 out of a possible 10": 0.8, "Score: 8 out of ten": 0.8, "Score: 8 (max 10)": 0.8, "Score: 8 von 10": 0.8, "Score：８／１０": 0.8, "Score: 8⁄10": 0.8, "Score: 8/10 = 80%": 0.8, "Score：8分（满分10分）": 0.8, `{"score": 8, "scale": "0-10"}`: 0.8, "Score：8分（满分：10分）": 0.8, "Score: 8点（10点満点）": 0.8, "Score: 8점, 만점 10": 0.8,
+		`{"score": 8, "scale": {"min": 0, "max": 10}}`: 0.8, `{"score": 8, "scale": "10 (best) to 0"}`: 0.8, `{"score": 8, "scale": "0 to 10 in steps of 0.5"}`: 0.8,
+		`{"score": 8, "max score": "10"}`: 0.8,
 		// its forms
 		`"8"`: 0.8, "Score:\u200b8": 0.8, "Score: $8$": 0.8, `Score: $\boxed{8}$`: 0.8, "Score: 8点": 0.8, "Score: 8/10 3 errors": 0.8,
 		"Score: `8`": 0.8, "Score: [8]": 0.8, "Score:\n8": 0.8, "## Score:\n\n**8/10**\n\nGood.": 0.8, "Score：8": 0.8, "Score: .5": 0.05, "Score: 8, as 2 of 3 parts are there.": 0.8, "Score: 8 - good": 0.8, "Score: +8": 0.8,
@@ -117,7 +119,7 @@ func TestStatedScore(t *testing.T) {
 		"Score: 0 - wrong\nScore: 10 - right\nI choose 5.", "Score: 0: wrong\nScore: 5: partly right\nScore: 10: right\n\nIt is partly right.", "- Score: 0 (wrong)\n- Score: 10 (right)",
 		"Score: 3 for accuracy\nScore: 9 for style", "Score: 4\n\nA score: 10 answer cites its sources.",
 		"Score: 4 stars out of 5", "Score: 4 (on a scale of 1-5)", "Score: 4 on a scale from 1 to 5", "Score: 4, on a 5-point scale", "Score: 4 [1-5]",
-		"Score: 4 out of a possible 5", "Score: 4 out of five", "Score: 4 (max 5)", "Score: 4 (maximum: 5)", "Score: 4 sur 5", "Score: 4／5", "Score: 4⁄5", "Score: 4分（满分5分）", `{"score": 4, "scale": "1-5"}`, `{"score": 4, "score_range": [1, 5]}`, `{"score": 4, "out of": "5"}`,
+		"Score: 4 out of a possible 5", "Score: 4 out of five", "Score: 4 (max 5)", "Score: 4 (maximum: 5)", "Score: 4 sur 5", "Score: 4／5", "Score: 4⁄5", "Score: 4分（满分5分）", "Score：4分（满分：5分）", "Score: 4分，满分5分", "Score: 4（满分 5）", "Score: 4点（5点満点）", "Score: 4점 (만점 5)", `{"score": 4, "scale": {"min": 0, "max": 5}}`, `{"score": 4, "scale": "1-5"}`, `{"score": 4, "score_range": [1, 5]}`, `{"score": 4, "out of": "5"}`,
 		"Score: 1 000", "Score: 3 1/2", "Score: 8 ½", "Score: ½", "Score: 3分之1",
 		`[{"score": 3}, {"score": 9}]`, `{"Score": 3, "score": 9}`, `{"score": 3, "final_score": 9}`,
 		"<think>Score: 9", "<think>Score: 9</think>", "Score: 4\n<think>Score: 9", "<think>a</think>\n<think>Score: 9", "<|channel|>analysis<|message|>Score: 9"} {

@@ -217,11 +217,13 @@ func scoresInText(text string, scale float64) (found []statedScore) {
 
 var (
 	lastNumber = regexp.MustCompile(`(\d+(?:\.\d+)?)[^\d]*$`)
+	// best matches words for the best score in Chinese, Japanese and Korean.
+	best = `(?:满分|滿分|満点|满点|만점)`
 	// outOf matches a scale directly after the figure: /10, out of 10, out of a possible ten, (max: 10), von 10.
-	outOf = regexp.MustCompile(`(?i)^[\s"'*_\x60\]>)}]*(?:(?:points?|stars?|marks?)\s*)?[(\[]?\s*(?:/|(?:out\s+of|of|von|sur|de|max(?:imum)?|满分|滿分|満点)\b` +
-		`[\s:]*)\s*(?:(?:a|possible|maximum|max|of)\s+)*["'*_\x60]*(\d+(?:\.\d+)?|(?:three|four|five|six|seven|ten|hundred)\b)`)
+	outOf = regexp.MustCompile(`(?i)^[\s"'*_\x60\]>)}]*(?:(?:points?|stars?|marks?)\s*)?[(\[]?\s*(?:/|(?:out\s+of|of|von|sur|de|max(?:imum)?)\b[\s:]*|` +
+		best + `[\s:]*)\s*(?:(?:a|possible|maximum|max|of)\s+)*["'*_\x60]*(\d+(?:\.\d+)?|(?:three|four|five|six|seven|ten|hundred)\b)`)
 	inWords       = map[string]string{"three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "ten": "10", "hundred": "100"}
-	characterUnit = regexp.MustCompile(`^ ?[分点점]`) // Chinese, Japanese and Korean for points
+	characterUnit = regexp.MustCompile(`^ ?[分点點점]`) // Chinese, Japanese and Korean for points
 	// furtherFigure matches a figure after a space: 1 000, 3 1/2.
 	furtherFigure = regexp.MustCompile(`^[ \t]+[\d½¼¾]`)
 	// continued matches text that makes a figure the beginning of a longer one: a decimal comma, an exponent, a range,
@@ -231,7 +233,8 @@ var (
 	percented = regexp.MustCompile(`(?i)^\s*(?:%|per ?cent\b)`)
 	// otherScale matches a scale that is named after the figure.
 	otherScale = regexp.MustCompile(`(?i)\bscale\s+(?:of|from|is)\s+(?:(?:from\s+)?\d+(?:\.\d+)?\s*(?:to|-|–|—)\s*)?(\d+(?:\.\d+)?)|` +
-		`\b(\d+(?:\.\d+)?)[- ]point\s+scale|^[^.]*?[\[(]\s*\d+\s*(?:to|-|–|—)\s*(\d+)\s*[\])]`)
+		`\b(\d+(?:\.\d+)?)[- ]point\s+scale|^[^.]*?[\[(]\s*\d+\s*(?:to|-|–|—)\s*(\d+)\s*[\])]|` +
+		best + `[\s:为為是]*(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*[分点點점]?\s*` + best)
 )
 
 // readStated reads a figure with the rest of its line, and with the bracket of its label, which may name the scale.
@@ -256,7 +259,7 @@ func readStated(at int, bracket, figure, tail string, scale float64) statedScore
 	} else if percent := percented.FindString(rest); percent != "" {
 		rest, other = rest[len(percent):], scale != 100
 	}
-	if m := otherScale.FindStringSubmatch(rest); other || m != nil && !sameNumber(m[1]+m[2]+m[3], scale) {
+	if m := otherScale.FindStringSubmatch(rest); other || m != nil && !sameNumber(strings.Join(m[1:], ""), scale) {
 		return bad("is on another scale than the judge's, %v", scale)
 	}
 	if continued.MatchString(strings.TrimLeft(rest, "*_`\"'")) {
@@ -318,7 +321,7 @@ func scoresInJSON(text string, scale float64) (found []statedScore, rest string)
 // wholeScore matches a key for the score of the whole answer.
 var wholeScore = regexp.MustCompile(`^(?:final|overall|total)[ _-]?score$`)
 
-// scaleKeys are the keys next to a score that name its scale, without what bareKey removes. The value is the best score, or a range.
+// scaleKeys are the keys next to a score that name its scale, without what bareKey removes. The value is the best score, or contains it.
 var (
 	scaleKeys = []string{"maxscore", "maximumscore", "max", "maximum", "outof", "scale", "scorerange"}
 	bareKey   = strings.NewReplacer("_", "", "-", "", " ", "")
@@ -348,12 +351,8 @@ func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
 		return bad(`its JSON has several scores, but no "score" for the whole`)
 	}
 	for key, v := range lower {
-		if list, ok := v.([]any); ok && len(list) > 0 {
-			v = list[len(list)-1]
-		}
-		m := lastNumber.FindStringSubmatch(fmt.Sprint(v))
-		if slices.Contains(scaleKeys, bareKey.Replace(key)) && m != nil && !sameNumber(m[1], scale) {
-			return bad("its %s is %v, but the judge's scale is %v", key, lower[key], scale)
+		if slices.Contains(scaleKeys, bareKey.Replace(key)) && !endsAt(v, scale) {
+			return bad("its %s is %v, but the judge's scale is %v", key, quoted(fmt.Sprint(v)), scale)
 		}
 	}
 	switch v := value.(type) {
@@ -369,6 +368,21 @@ func scoreOf(object map[string]any, at int, scale float64) (statedScore, bool) {
 		}
 	}
 	return bad(`its "score" is not a number: %s`, quoted(fmt.Sprint(value)))
+}
+
+var anyNumber = regexp.MustCompile(`\d+(?:\.\d+)?(?:[eE][+-]?\d+)?`)
+
+// endsAt reports whether the scale is the largest number of a value, which may be a number, a text, a list or an object. A value without
+// numbers names no scale.
+func endsAt(value any, scale float64) bool {
+	numbers := anyNumber.FindAllString(fmt.Sprint(value), -1)
+	largest := 0.0
+	for _, number := range numbers {
+		if v, err := strconv.ParseFloat(number, 64); err == nil {
+			largest = max(largest, v)
+		}
+	}
+	return len(numbers) == 0 || largest == scale
 }
 
 // scoresWithin returns the scores of the objects in a list, and in the lists in it.
