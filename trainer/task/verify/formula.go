@@ -27,9 +27,10 @@ var (
 		`[\d)}\]%][ \t]*[xX]|\d\*\*|(?:^|[^\pL])\pL/)[ \t]*[({]?$`)
 	// addend matches the text in \boxed{} before a figure that is added to variables or subtracted from them.
 	addend = regexp.MustCompile(`(?:^|[^\pL\\])\pL{1,2}[ \t]*[-+][ \t]*[({]?$`)
-	// argument matches the text before a figure that is an argument of a function, such as log_2 and f(.
+	// argument matches the text before a figure that is an argument of a function, such as log_2 and f(. Functions that are words stand
+	// directly before the bracket, unlike in "the top floor (room 5)".
 	argument = regexp.MustCompile(`\\(?:` + functions + `|max|min|sup|inf|lim)(?:[_^](?:\{[^{}]*\}|\w))?[\s({}\d]*$|` +
-		`(?:\b(?:sqrt|cbrt|log\d*|ln|exp|sin|cos|tan|abs|floor|ceil|factorial|gcd|lcm|sgn|rank)[ \t]*|(?:^|[^\pL\\])[a-zA-Z])\([^()]*$|` +
+		`(?:\b(?:(?:sqrt|cbrt|log\d*|ln|exp|sin|cos|tan|abs|gcd|lcm|sgn)[ \t]*|floor|ceil|factorial|rank)|(?:^|[^\pL\\])[a-zA-Z])\([^()]*$|` +
 		`\bmod(?:ulo)?[ \t]*$|(?:[±∓]|\+/-|分[之の])[ \t]*$`)
 	// bounded matches the text before a figure that is a bound, and not a value.
 	bounded = regexp.MustCompile(`(?:^|[^=\-<>])(?:[<>]=?|[≤≥≠])[ \t]*[-$({]*$`)
