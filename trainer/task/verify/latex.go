@@ -30,7 +30,7 @@ var (
 	unitFraction  = regexp.MustCompile(`\\[dtc]?frac\s*\{\s*(\pL+)([²³]?)\s*\}\s*\{\s*(\pL+)([²³]?)\s*\}`) // m/s²
 	otherFraction = regexp.MustCompile(`\\(?:[dtc]?frac|nicefrac|sfrac)`)
 	repeating     = regexp.MustCompile(`(\d*)\.(\d*)\s*\\(?:overline|bar|dot)\s*\{\s*(\d{1,50})\s*\}`)
-	andHalf       = regexp.MustCompile(`(?i)\b(\d+)(?:-| )and(?:-| )(?:(a|one|two|three)(?:-| ))?(half|quarters?)\b`)
+	andHalf       = regexp.MustCompile(`(?i)(^|[^\d.,])(\d+)(?:-| )and(?:-| )(?:(a|one|two|three)(?:-| ))?(half|quarters?)\b( of\b)?`)
 	andFraction   = regexp.MustCompile(`\b(\d+) and (?:a )?(\d+)/(\d+)\b`)
 	spacedSlash   = regexp.MustCompile(`(\d) ?/ ?(\d)`)
 
@@ -110,14 +110,17 @@ func raisedDigits(s string) string {
 	})
 }
 
-// spelledFraction writes "2 and a half" as "2 1/2".
+// spelledFraction writes "2 and a half" as "2 1/2". In "10 and half of them" the fraction is not added to the number.
 func spelledFraction(text string) string {
 	m := andHalf.FindStringSubmatch(text)
+	if m[5] != "" {
+		return text
+	}
 	below := 4
-	if strings.EqualFold(m[3], "half") {
+	if strings.EqualFold(m[4], "half") {
 		below = 2
 	}
-	return fmt.Sprintf("%s %d/%d", m[1], max(1, slices.Index([]string{"", "one", "two", "three"}, strings.ToLower(m[2]))), below)
+	return fmt.Sprintf("%s%s %d/%d", m[1], m[2], max(1, slices.Index([]string{"", "one", "two", "three"}, strings.ToLower(m[3]))), below)
 }
 
 // mixed writes "2 and 1/2" as "2 1/2". Other numbers with a fraction after "and" stay two numbers.

@@ -81,7 +81,7 @@ func TestNumeric(t *testing.T) {
 		// spaces that do not break
 		{"5", "The answer is\u00a05.", 1}, {"1.5", "1\u00a01/2", 1}, {"5.5", "1\u00a01/2", 0}, {"1234", "1\u00a0234", 1}, {"50", "50\u202f%", 1}, {"12", "1\u00a02", 0},
 		// fractions
-		{"2.5", "2 and 1/2 hours", 1}, {"0.5", "2 and 1/2", 0}, {"2.5", `2 and \frac{1}{2}`, 1}, {"1.5", "2 and 3/2", 1}, {"2.5", "2 and a 1/2", 1}, {"2.5", "It takes 2 and a half hours.", 1}, {"2", "It takes 2 and a half hours.", 0}, {"2.75", "2 and three quarters", 1}, {"2", "2 and a third one", 1}, {"2", "2 and halves", 1},
+		{"2.5", "2 and 1/2 hours", 1}, {"0.5", "2 and 1/2", 0}, {"2.5", `2 and \frac{1}{2}`, 1}, {"1.5", "2 and 3/2", 1}, {"2.5", "2 and a 1/2", 1}, {"2.5", "It takes 2 and a half hours.", 1}, {"2", "It takes 2 and a half hours.", 0}, {"10", "She has 10 and half of them are red.", 1}, {"0.5", "1,200 and a half", 0}, {"-2.5", "-2 and a half", 1}, {"2.75", "2 and three quarters", 1}, {"2", "2 and a third one", 1}, {"2", "2 and halves", 1},
 		{"0.5", "1/2", 1}, {"1/2", "0.5", 1}, {"1/2", `\boxed{\frac{1}{2}}`, 1}, {"1/2", `\dfrac{2}{4}`, 1}, {"-1/2", `-\frac{1}{2}`, 1}, {"-3/4", `\frac{-3}{4}`, 1},
 		{"1.5", "1 1/2", 1}, {"1.5", `1\frac{1}{2}`, 1}, {"7", "14 / 2", 1}, {"1/3", "0.3333", 0}, {"1", "1/0", 0}, {"0", "1/0", 0}, {"6", "2024/05/06", 0}, {"1/2", "½", 1}, {"2.5", "2½", 1}, {"2.5", "It is 2 ½ cups.", 1}, {"1/2", "1½", 0}, {"35", "３５", 1}, {"0.35", "３５％", 1}, {"1e15", "10<sup>15</sup>", 1}, {"2", "H<sub>2</sub>O", 0},
 		// per cent
