@@ -53,6 +53,12 @@ func TestQuestionOfMessagesRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", messages, err, want)
 		}
 	}
+	for _, question := range []string{`[{"role":"user","content":"a?"}]`, `"[{\"role\":\"user\",\"content\":\"a?\"}]"`} {
+		_, err := ReadRows(write(t, `{"question":`+question+`,"answer":"b","images":["a.png"]}`), DefaultFields())
+		if err == nil || !strings.Contains(err.Error(), `"images" is not supported`) {
+			t.Errorf("%s with images: %v", question, err)
+		}
+	}
 }
 
 // Rows that the layouts verl and sharegpt read, and rows that they refuse.

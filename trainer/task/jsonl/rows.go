@@ -139,7 +139,7 @@ func parseRow(object object, n int, fields Fields) (Row, error) {
 	if err != nil {
 		return Row{}, fmt.Errorf("field %q: %w", fields.Question, err)
 	}
-	if question[0] == '[' {
+	if question[0] == '[' || isMessages(List(question)) {
 		if err := refuseMedia(object); err != nil {
 			return Row{}, err
 		}
