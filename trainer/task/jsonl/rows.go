@@ -256,7 +256,7 @@ func (r *Row) readLabelled(raw json.RawMessage) error {
 
 // nameOptions replaces answers that are the label of an option, or its number counted from 0 as in MMLU, by the option's letter. If another
 // option has this letter as its text, they become the option's text. The number may be a text, as in HellaSwag, if the options have no
-// labels and none of them is this number.
+// labels and none of them is this number. An answer that is the label of two options is an error.
 func (r *Row) nameOptions() error {
 	if len(r.Choices) == 0 {
 		return nil
@@ -280,6 +280,9 @@ func (r *Row) nameOptions() error {
 		}
 		if option < 0 {
 			continue
+		}
+		if option < len(r.labels) && r.labels[option] == a && slices.Contains(r.labels[option+1:], a) {
+			return fmt.Errorf("two options have the label %q, which is the answer", a)
 		}
 		answers[i] = string(rune('A' + option))
 		for other, text := range r.Choices {
