@@ -208,7 +208,7 @@ func (r *reader) readSeparated(next func() ([]string, error)) (at int, err error
 		return 1, err
 	}
 	for i, name := range names {
-		if strings.Contains(name, "\r") {
+		if strings.Contains(strings.ReplaceAll(name, "\r\n", "\n"), "\r") {
 			return 1, errors.New("its lines end with carriage returns alone: save the file with line feeds")
 		}
 		if name != "" && slices.Contains(names[:i], name) {

@@ -21,6 +21,7 @@ func TestSeparatedValues(t *testing.T) {
 		{"rows.csv", "question,answer\ncaf\xe9?,b\n", "not UTF-8: save the file as UTF-8"},
 		{"rows.tsv", "question\tanswer\na?\t\x93b\x94\n", "not UTF-8"},
 		{"rows.tsv", "\xff\xfeq\x00\t\x00a\x00", "UTF-16"},
+		{"rows.tsv", "\"a\r\nnote\"\tid\tquestion\tanswer\r\nn\t7\tq?\ta\r\n", ""},
 		{"rows.csv", "question,answer\rq1,a1\r", "end with carriage returns alone"},
 		{"rows.tsv", "", "EOF"},
 		{"rows.csv", "", "EOF"},
