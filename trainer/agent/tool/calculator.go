@@ -92,10 +92,12 @@ func (p *arithmetic) chain(operators string, operand func() (*big.Rat, error)) (
 		if op == 0 {
 			return left, nil
 		}
+		p.skip()
+		before := p.rest
 		var right *big.Rat
 		if right, err = operand(); err == nil {
 			left, err = apply(op, left, right)
-		} else if op == '%' {
+		} else if op == '%' && p.rest == before { // there is no operand
 			err = fmt.Errorf("%w (%% is the remainder: write 15/100 for 15%%)", err)
 		}
 	}
@@ -158,7 +160,7 @@ func (p *arithmetic) atom() (*big.Rat, error) {
 var (
 	numeral = regexp.MustCompile(`^\d*(?:\.\d*)?(?:[eE][+-]?(\d+))?`) // its group is the exponent
 	letters = regexp.MustCompile(`^[a-zA-Z]+`)
-	// thousands matches what follows the separator of thousands, and cannot be an argument.
+	// thousands matches digits that follow a separator of thousands. An argument does not begin so.
 	thousands = regexp.MustCompile(`^0\d\d`)
 )
 

@@ -58,6 +58,7 @@ func TestCalculatorErrors(t *testing.T) {
 		"1 +":                      "ends too early",
 		"1 / 0":                    "division by zero",
 		"5 % 0":                    "division by zero",
+		"5 % (1 / 0)":              "division by zero",
 		"0 ^ -1":                   "division by zero",
 		"1,000 + 1":                "thousands separators",
 		"max(1,000, 500)":          "thousands separators",
@@ -86,6 +87,9 @@ func TestCalculatorErrors(t *testing.T) {
 		got := tooltest.CallText(t, Calculator(), "expression", expression)
 		if !strings.HasPrefix(got, "error: ") || !strings.Contains(got, want) {
 			t.Errorf("%.40q: %s, want an error with %q", expression, got, want)
+		}
+		if strings.Contains(got, "for 15%") != strings.Contains(want, "for 15%") {
+			t.Errorf("%.40q: %s", expression, got)
 		}
 	}
 }
