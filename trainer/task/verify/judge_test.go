@@ -127,7 +127,7 @@ func TestStatedScore(t *testing.T) {
 			t.Errorf("%q is read as %v", reply, got)
 		}
 	}
-	for _, flood := range []string{strings.Repeat(`{"a":`, 1<<17), strings.Repeat("score: ", 1<<15), strings.Repeat("{", 1<<20), strings.Repeat("<think>\n", 1<<15)} {
+	for _, flood := range []string{strings.Repeat(`{"a":`, 1<<17), strings.Repeat("score: ", 1<<15), strings.Repeat("score: 1 ", 1<<15), strings.Repeat("{", 1<<20), strings.Repeat("<think>\n", 1<<15)} {
 		if got, err := readScore(flood, 10); err == nil {
 			t.Errorf("a flood of %.8q is read as %v", flood, got)
 		}

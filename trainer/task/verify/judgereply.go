@@ -188,14 +188,26 @@ func scoreOfWhat(line string) string {
 	return ""
 }
 
+const (
+	maxLabels = 1000 // labels in a reply
+	maxAround = 500  // bytes of a line that are read before a label, and after it
+)
+
 // scoresInText returns the statements of a text without JSON objects, in order.
 func scoresInText(text string, scale float64) (found []statedScore) {
-	for _, at := range label.FindAllStringSubmatchIndex(text, -1) {
+	labels := label.FindAllStringSubmatchIndex(text, maxLabels+1)
+	if len(labels) > maxLabels {
+		return []statedScore{{err: fmt.Errorf("it states more than %d scores", maxLabels)}}
+	}
+	for _, at := range labels {
 		bracket := ""
 		if at[2] >= 0 {
 			bracket = text[at[2]:at[3]]
 		}
-		before, after := text[strings.LastIndexByte(text[:at[0]], '\n')+1:at[0]], text[at[1]:]
+		before, after := text[strings.LastIndexByte(text[:at[0]], '\n')+1:at[0]], text[at[1]:min(len(text), at[1]+maxAround)]
+		if len(before) > 2*maxAround {
+			before = before[:maxAround] + before[len(before)-maxAround:]
+		}
 		if m := figureHere.FindStringSubmatch(after); m != nil {
 			s := readStated(at[0], bracket, m[1], m[2], scale)
 			s.line, s.final = lineLabel.MatchString(before), finalLabel.MatchString(before)
