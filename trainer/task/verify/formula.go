@@ -14,9 +14,9 @@ const (
 	// symbols are LaTeX's letters and relations that do not belong to one number. \mu and \Omega are units.
 	symbols = `infty|alpha|beta|[gG]amma|[dD]elta|(?:var)?epsilon|zeta|eta|(?:[tT]|vart)heta|iota|kappa|[lL]ambda|nu|[xX]i|[pP]i|(?:var)?rho|[sS]igma|tau|` +
 		`[uU]psilon|(?:[pP]|varp)hi|chi|[pP]si|omega|hbar|ell|rfloor|rceil|mid|geq?(?:slant)?|leq?(?:slant)?|lt|gt|notin|in|cup|cap`
-	// variable matches a letter that is rarely a unit, and joined one that is never a unit directly behind a number.
+	// variable matches a letter that is rarely a unit. joined matches one that is rarely a unit directly behind a number, unlike 50p.
 	variable = `[xyzwnie](?:[^\pL]|$)`
-	joined   = `[abfjkpqruv](?:[^\pL]|$)`
+	joined   = `[abfjkqruv](?:[^\pL]|$)`
 )
 
 var (

@@ -14,7 +14,7 @@ func TestNumericFormulas(t *testing.T) {
 		// factorials and variables
 		{"5", `\boxed{5!}`, 0}, {"5", "It is 5!", 1}, {"5", "#### 5!", 1}, {"5", `\boxed{5x}`, 0}, {"5", `\boxed{5i}`, 0}, {"5", `\boxed{5\theta}`, 0}, {"5", `\boxed{5\ \Omega}`, 1}, {"5", `\boxed{5 in}`, 1}, {"5", `\boxed{5 m}`, 1}, {"5", `\boxed{5 \min}`, 1},
 		{"5", `\boxed{5a}`, 0}, {"5", `\boxed{5k}`, 0}, {"5", `\boxed{5r}`, 0}, {"5", `\boxed{5 + C}`, 0}, {"5", `\boxed{5\sigma}`, 0}, {"5", `\boxed{5\Delta}`, 0}, {"5", `\boxed{5\hat{i}}`, 0}, {"5", `\boxed{\Gamma(5)}`, 0}, {"5", `\boxed{\operatorname{sgn}(5)}`, 0}, {"5", `\boxed{5C2}`, 0}, {"5", "5P2", 0},
-		{"5", `\boxed{\sigma = 5}`, 1}, {"5", "On the top floor (room 5)", 1}, {"5", "floor(5)", 0}, {"5", "sgn (5)", 0}, {"5", `\boxed{5\ \mu\text{m}}`, 1}, {"5", `\boxed{5s}`, 1}, {"5", `\boxed{5/h}`, 1}, {"5", `\boxed{5\text{ a day}}`, 1}, {"5", `\boxed{5 C}`, 1}, {"5", `\boxed{5 bags}`, 1},
+		{"5", `\boxed{\sigma = 5}`, 1}, {"5", "On the top floor (room 5)", 1}, {"5", "floor(5)", 0}, {"5", "sgn (5)", 0}, {"5", `\boxed{5\ \mu\text{m}}`, 1}, {"5", `\boxed{5s}`, 1}, {"50", `\boxed{50p}`, 1}, {"5", `\boxed{5/h}`, 1}, {"5", `\boxed{5\text{ a day}}`, 1}, {"5", `\boxed{5 C}`, 1}, {"5", `\boxed{5 bags}`, 1},
 		// bounds
 		{"5", `\boxed{x > 5}`, 0}, {"5", `\boxed{x \ge 5}`, 0}, {"5", `\boxed{≤ 5}`, 0}, {"5", `\boxed{\ne 5}`, 0}, {"5", "#### x < 5", 0}, {"5", "#### => 5", 1}, {"5", "#### <b>5</b>", 1}, {"5", "#### 5</answer>", 1}, {"5", `\boxed{\approx 5}`, 1}, {"5", "> 5", 1},
 		// numerals of another base
