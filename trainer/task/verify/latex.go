@@ -175,7 +175,7 @@ func unitQuotient(fraction string) string {
 	m := unitFraction.FindStringSubmatch(fraction)
 	for _, word := range []string{m[1], m[3]} {
 		_, known := units[strings.ToLower(word)]
-		if !isUnit(word, "", true) && !known || strings.Contains("nvwjkcf", word) { // N is newton, n a variable
+		if !isUnit(word, "", true) && !known || strings.Contains("nvwjkcfdt", word) { // N is newton, n a variable, and d/t a speed
 			return fraction
 		}
 	}
