@@ -333,7 +333,7 @@ func scoresInJSON(text string, scale float64) (found []statedScore, rest string)
 // wholeScore matches a key for the score of the whole answer.
 var wholeScore = regexp.MustCompile(`^(?:final|overall|total)[ _-]?score$`)
 
-// scaleKeys are the keys next to a score that name its scale, without what bareKey removes. The value is the best score, or contains it.
+// scaleKeys are the keys next to a score that name its scale, without the signs that bareKey removes. The value contains the best score.
 var (
 	scaleKeys = []string{"maxscore", "maximumscore", "max", "maximum", "outof", "scale", "scorerange"}
 	bareKey   = strings.NewReplacer("_", "", "-", "", " ", "")

@@ -234,8 +234,8 @@ var scales = map[string]*big.Rat{
 var moneyScales = map[string]string{"k": "thousand", "m": "million", "b": "billion", "t": "trillion"}
 
 // units are the known units, which are converted within a dimension. Kelvin, Celsius, Fahrenheit and each currency are dimensions of their
-// own, and so are years, whose days differ. The size is in the unit of the dimension. Symbols that differ only in case, such as mW and MW,
-// are left out.
+// own, and so are years, whose days differ. The size is in the unit of the dimension. Case is ignored: MHz is also written mhz, and Mb is
+// read as megabytes. mW and MW are left out, because both are common.
 var units = unitTable()
 
 type unit struct {
