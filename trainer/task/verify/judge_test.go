@@ -115,7 +115,7 @@ func TestStatedScore(t *testing.T) {
 		"Score: 7/100", "Score: 4 out of 5", "Score (out of 5): 4", "Score/5: 4", "4/5", `{"score": 4, "max_score": 5}`, `{"score": "4/5"}`, "The score is 8.", "I score 8 here",
 		"Score: 3\nFinal score: eight", "Score: 8-9", "Score: 8 - 9", "Score: 8–9", "Score: 8 to 9", "Score: 8 or 9", "Score: 0-10", "Score: 8th", "Score: 8±1", "Score: 8½", "Score: 8/10/2", "Score: 9 -> 3", "Score: 9 → 3", "Score: 9 => 3", "Score:\n1. It is right.\n2. It is short.",
 		"Score: 8\nScore: N/A", `{"score": null}`, `{"score": true}`, `{"score": [8]}`, `{"a": {"score": 1}, "b": {"score": 9}}`, `{"score": 3, "reason": "\frac12, score: 10 only if`,
-		"Relevance score: 3\nClarity score: 9", "Rubric: Score: 0 = wrong, Score: 10 = right.\nI choose 5.", "Score: 10 minus 4", "Score: 10, less 4 for style, so 6",
+		"Relevance score: 3\nClarity score: 9", "Rubric: Score: 0 = wrong, Score: 10 = right.\nI choose 5.", "Score: 10 = 3 correct facts. This answer has 1.", "Score: 10 minus 4", "Score: 10, less 4 for style, so 6",
 		"Score: 0 - wrong\nScore: 10 - right\nI choose 5.", "Score: 0: wrong\nScore: 5: partly right\nScore: 10: right\n\nIt is partly right.", "- Score: 0 (wrong)\n- Score: 10 (right)",
 		"Score: 3 for accuracy\nScore: 9 for style", "Score: 4\n\nA score: 10 answer cites its sources.",
 		"Score: 4 stars out of 5", "Score: 4 (on a scale of 1-5)", "Score: 4 on a scale from 1 to 5", "Score: 4, on a 5-point scale", "Score: 4 [1-5]",

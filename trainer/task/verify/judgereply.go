@@ -170,7 +170,8 @@ var (
 	ofTheAnswer = regexp.MustCompile(`(?i)^(?:final|overall|total|my|the|an?|its?|your|this|of|so|thus|therefore|hence|and|or|is|be|as|with|` +
 		`give|gives|assign|award|new|revised|updated|corrected|again|then|now|answer|answer's|answer’s)$`)
 	// supposed matches text after a figure that is not a verdict: a condition, or the meaning of the figure.
-	supposed = regexp.MustCompile(`(?i)^["'*_\x60\])]*\s*(?:(?:only|if|when|unless|would|could|should|requires?|needs?|means?)\b|=\s*(?:[^\d\s]|$))`)
+	supposed = regexp.MustCompile(`(?i)^["'*_\x60\])]*\s*(?:(?:only|if|when|unless|would|could|should|requires?|needs?|means?)\b|` +
+		`=\s*(?:[^\d\s]|\d+(?:\.\d+)?\s*\pL|$))`)
 	inQuotes = regexp.MustCompile("[\"'“‘«\x60][*_]*$")
 )
 
