@@ -30,7 +30,7 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 	}
 	role, text := "", "content"
 	from := "role"
-	if !f.has(from) && f.has("from") {
+	if f.has("from") && (f.has("value") || !f.has(from)) {
 		from, text = "from", "value"
 	}
 	if err := f.read(from, &role); err != nil {
@@ -38,7 +38,7 @@ func parseMessage(raw json.RawMessage) (m message, err error) {
 	}
 	m.Role = jsonl.Role(role)
 	m.Sampled = m.Role == "assistant"
-	known := []string{from, text, "weight"}
+	known := []string{"role", from, text, "weight"}
 	switch m.Role {
 	case "assistant":
 		known = append(known, "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking")
