@@ -57,6 +57,7 @@ func TestOptions(t *testing.T) {
 		{`"choices": [{"key": "A", "value": "a"}, {"key": "B", "value": "b"}], "answer": "B"`, "B", ""},
 		{`"choices": [{"label": "A", "text": "a"}, {"label": "A", "text": "b"}], "answer": "A"`, "", `two options have the label "A", which is the answer`},
 		{`"choices": {"text": ["a", "b"], "label": ["", ""]}, "answer": "b"`, "b", ""},
+		{`"choices": {"Text": ["a", "b"], "Label": ["1", "2"]}, "answer": "2"`, "B", ""},
 		{`"choices": [{"label": "1"}], "answer": "1"`, "", `option 1 has no "label" (or "key") or no "text"`},
 		{`"choices": {"A": "a", "B": 2}, "answer": "A"`, "", "must be a list of texts"},
 		{`"choices": ["O", "A", "B", "AB"], "answer": 0`, "O", ""},  // "A" is another option's text

@@ -229,18 +229,13 @@ func labelledList(raw json.RawMessage) (labels, options []string, err error) {
 
 // readLabelled reads an object of texts and labels, or of a text for each label. A label whose value is null has no option.
 func (r *Row) readLabelled(raw json.RawMessage) error {
-	var fields object
 	var lists struct{ Text, Label []string }
 	var byLabel map[string]*string
-	into := any(&byLabel)
-	if err := json.Unmarshal(raw, &fields); err != nil {
-		return err
-	}
-	if bytes.HasPrefix(fields["text"], []byte("[")) {
-		into = &lists
-	}
-	if err := json.Unmarshal(raw, into); err != nil {
-		return err
+	if json.Unmarshal(raw, &lists) != nil || lists.Text == nil {
+		lists.Text, lists.Label = nil, nil
+		if err := json.Unmarshal(raw, &byLabel); err != nil {
+			return err
+		}
 	}
 	for _, label := range slices.Sorted(maps.Keys(byLabel)) {
 		if text := byLabel[label]; text != nil {
