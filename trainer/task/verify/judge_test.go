@@ -119,7 +119,7 @@ func TestStatedScore(t *testing.T) {
 		"Score: 0 - wrong\nScore: 10 - right\nI choose 5.", "Score: 0: wrong\nScore: 5: partly right\nScore: 10: right\n\nIt is partly right.", "- Score: 0 (wrong)\n- Score: 10 (right)",
 		"Score: 3 for accuracy\nScore: 9 for style", "Score: 4\n\nA score: 10 answer cites its sources.",
 		"Score: 4 stars out of 5", "Score: 4 (on a scale of 1-5)", "Score: 4 on a scale from 1 to 5", "Score: 4, on a 5-point scale", "Score: 4 [1-5]",
-		"Score: 4 out of a possible 5", "Score: 4 out of five", "Score: 4 (max 5)", "Score: 4 (maximum: 5)", "Score: 4 sur 5", "Score: 4／5", "Score: 4⁄5", "Score: 4分（满分5分）", "Score：4分（满分：5分）", "Score: 4分，满分5分", "Score: 4（满分 5）", "Score: 4点（5点満点）", "Score: 4점 (만점 5)", `{"score": 4, "scale": {"min": 0, "max": 5}}`, `{"score": 4, "scale": "1-5"}`, `{"score": 4, "score_range": [1, 5]}`, `{"score": 4, "out of": "5"}`,
+		"Score: 4 out of a possible 5", "Score: 4 out of five", "Score: 4 (max 5)", "Score: 4 (maximum: 5)", "Score: 4 (max score 5)", "Score: 4 (maximum score: 5)", "Score: 4 out of a total of 5", "Score: 4 out of twenty", "Score: 4 sur 5", "Score: 4／5", "Score: 4⁄5", "Score: 4分（满分5分）", "Score：4分（满分：5分）", "Score: 4分，满分5分", "Score: 4（满分 5）", "Score: 4点（5点満点）", "Score: 4점 (만점 5)", `{"score": 4, "scale": {"min": 0, "max": 5}}`, `{"score": 4, "scale": "1-5"}`, `{"score": 4, "score_range": [1, 5]}`, `{"score": 4, "out of": "5"}`,
 		"Score: 1 000", "Score: 3 1/2", "Score: 8 ½", "Score: ½", "Score: 3分之1",
 		`[{"score": 3}, {"score": 9}]`, `{"Score": 3, "score": 9}`, `{"score": 3, "final_score": 9}`,
 		"<think>Score: 9", "<think>Score: 9</think>", "Score: 4\n<think>Score: 9", "<think>a</think>\n<think>Score: 9", "<|channel|>analysis<|message|>Score: 9"} {

@@ -234,8 +234,10 @@ var (
 	best = `(?:满分|滿分|満点|满点|만점)`
 	// outOf matches a scale directly after the figure: /10, out of 10, out of a possible ten, (max: 10), von 10.
 	outOf = regexp.MustCompile(`(?i)^[\s"'*_\x60\]>)}]*(?:(?:points?|stars?|marks?)\s*)?[(\[]?\s*(?:/|(?:out\s+of|of|von|sur|de|max(?:imum)?)\b[\s:]*|` +
-		best + `[\s:]*)\s*(?:(?:a|possible|maximum|max|of)\s+)*["'*_\x60]*(\d+(?:\.\d+)?|(?:three|four|five|six|seven|ten|hundred)\b)`)
-	inWords       = map[string]string{"three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "ten": "10", "hundred": "100"}
+		best + `[\s:]*)\s*(?:(?:a|possible|maximum|max|total|score|of)[\s:=]+)*["'*_\x60]*` +
+		`(\d+(?:\.\d+)?|(?:three|four|five|six|seven|eight|nine|ten|twelve|twenty|fifty|hundred)\b)`)
+	inWords = map[string]string{"three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10", "twelve": "12",
+		"twenty": "20", "fifty": "50", "hundred": "100"}
 	characterUnit = regexp.MustCompile(`^ ?[分点點점]`) // Chinese, Japanese and Korean for points
 	// furtherFigure matches a figure after a space: 1 000, 3 1/2.
 	furtherFigure = regexp.MustCompile(`^[ \t]+[\d½¼¾]`)
