@@ -43,21 +43,6 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestRenderPlainMessages: messages reach the template as transformers 5.24 passes them. The expected text is transformers'.
-func TestRenderPlainMessages(t *testing.T) {
-	tok, err := tokenizer.Parse(map[string][]byte{"tokenizer.json": tokenizertest.Golden(t, "smollm2").Files()["tokenizer.json"],
-		"chat_template.jinja": []byte("{% for m in messages %}{{ m.content }}{{ m.content is none }}{{ m|tojson }};{% endfor %}")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := converts(t, Render, tok, `{"messages": [{"role": "assistant", "content": null, "tool_calls": null}, {"role": "assistant", "content": "x", "reasoning": "r"}]}`)
-	want := `{"text":"False{\"role\": \"assistant\"};xFalse{\"thinking\": \"r\", \"role\": \"assistant\", \"content\": \"x\", ` +
-		`\"reasoning\": \"r\", \"reasoning_content\": \"r\"};"`
-	if !strings.HasPrefix(got, want) {
-		t.Errorf("got %s, want %s…", got, want)
-	}
-}
-
 // TestErrorsNameTheLine: a refused line is answered with an error, which names it, and the next line is answered.
 func TestErrorsNameTheLine(t *testing.T) {
 	tok := tokenizertest.Golden(t, "smollm2")

@@ -98,45 +98,11 @@ func tokens(c *Checkpoint, row *ordered.Object, chat bool) (ids []int32, text bo
 	return c.Tokenizer.EncodeWithSpecial(s), true, err
 }
 
-// plainMessages returns messages as transformers 5.24 passes them to a template: without keys that are null, and with their thinking, under
-// whichever name, also as reasoning_content and as thinking.
-func plainMessages(messages []any) []any {
-	out := make([]any, len(messages))
-	for i, m := range messages {
-		fields, ok := m.(*ordered.Object)
-		if !ok {
-			out[i] = m
-			continue
-		}
-		var thinking any
-		for _, key := range []string{"reasoning_content", "thinking", "reasoning"} {
-			if v, _ := fields.Get(key); thinking == nil {
-				thinking = v
-			}
-		}
-		plain := &ordered.Object{}
-		if thinking != nil {
-			plain.Set("thinking", thinking)
-		}
-		for key, v := range fields.All() {
-			if v != nil {
-				plain.Set(key, v)
-			}
-		}
-		if thinking != nil {
-			plain.Set("reasoning_content", thinking)
-		}
-		out[i] = plain
-	}
-	return out
-}
-
 // readChat reads the keys of a line that are inputs of a chat template.
 func readChat(row *ordered.Object) (c tokenizer.Chat, err error) {
 	if c.Messages, err = field[[]any](row, "messages", nil); err != nil {
 		return c, err
 	}
-	c.Messages = plainMessages(c.Messages)
 	if c.Tools, err = field(row, "tools", new([]any)); err != nil { // [] differs from an absent key
 		return c, err
 	}
