@@ -167,9 +167,6 @@ func trainRound(ctx context.Context, cfg *config.Config, opt TrainOptions, state
 		}
 		return points, notes, err
 	}
-	if _, err := config.Parse(configFile, cfg.Dump(s.options.Dir), nil); err != nil {
-		return cause, fmt.Errorf("a resume could not read this configuration from the run's %s, so the run does not start: %w", configFile, err)
-	}
 	if err := s.offers.renew(s.options.Dir); err != nil { // before the folder is made, so that a run that may not begin does not create it
 		return cause, err
 	}

@@ -497,27 +497,3 @@ func TestRefusedSettingsLeaveNothing(t *testing.T) {
 		t.Errorf("resumed with another seed: %v", err)
 	}
 }
-
-// TestNoRunThatCannotResume checks that a configuration which is too long with its defaults written out does not start a run.
-func TestNoRunThatCannotResume(t *testing.T) {
-	text, err := os.ReadFile(quickstart)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text = append(text, "\ntools:\n"...)
-	for i := range 3000 {
-		text = fmt.Appendf(text, "  python%d: {kind: python}\n", i)
-	}
-	dir := filepath.Join(t.TempDir(), "run")
-	cfg, err := config.Parse(quickstart, text, []string{"run.dir=" + dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = trainer.Train(t.Context(), cfg, trainer.TrainOptions{})
-	if err == nil || !strings.Contains(err.Error(), "a resume could not read this configuration") || !strings.Contains(err.Error(), "line ends") {
-		t.Errorf("got %v", err)
-	}
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the run's folder: %v", err)
-	}
-}
