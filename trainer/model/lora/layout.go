@@ -187,7 +187,7 @@ func (s *Spec) Match(cfg arch.Config, modules []string) (*Layout, error) {
 		}
 	}
 	l, err := s.place(cfg)
-	if errors.Is(err, errExperts) { // transformers 5 has no modules for them: there the targets name the others only
+	if errors.Is(err, errExperts) { // transformers 5 has no modules for experts, so the targets name the other modules
 		if err := s.leaveExperts(cfg); err != nil {
 			return nil, err
 		}

@@ -79,7 +79,7 @@ func (o *opener) unwrap(expected []arch.Tensor) (stored map[string]string) {
 	return stored
 }
 
-// leadingWrappers matches the wrappers of a whole model, and layerWrappers removes those of its layers.
+// leadingWrappers matches the wrappers of a whole model, and layerWrappers removes the wrappers of its layers.
 var (
 	leadingWrappers = regexp.MustCompile(`^((module|_orig_mod|_fsdp_wrapped_module)\.)*`)
 	layerWrappers   = strings.NewReplacer("_orig_mod.", "", "_fsdp_wrapped_module.", "", "_checkpoint_wrapped_module.", "")
@@ -100,6 +100,7 @@ func withoutWrappers(tensors map[string]tensor) (plain map[string]tensor, inFile
 	if len(plain) == len(tensors) {
 		return plain, inFile, note
 	}
+	clear(inFile)
 	for name := range tensors {
 		inFile[name] = name
 	}

@@ -112,8 +112,8 @@ func (m *messageLines) line() (line []byte, err error) {
 	}
 }
 
-// answersNothing reports whether a line is an answer without an id, such as that of a server which does not know a notification. The SDK
-// would end the session.
+// answersNothing reports whether a line is an answer without an id. Some servers send one if they do not know a notification, and the SDK
+// would then end the session.
 func answersNothing(line []byte) bool {
 	var answer struct{ ID, Method any }
 	return json.Unmarshal(line, &answer) == nil && answer.ID == nil && answer.Method == nil

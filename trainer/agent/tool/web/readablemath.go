@@ -152,7 +152,7 @@ func mathML(n *html.Node, depth int) string {
 // noLine matches a thickness of 0, with or without a unit.
 var noLine = regexp.MustCompile(`^\s*0*\.?0+\s*(?:[a-z]+|%)?\s*$`)
 
-// fraction writes a fraction or, if it has no line, a binomial or lines of conditions. Braces separate the latter from numbers beside them.
+// fraction writes a fraction or, if it has no line, a binomial or lines of conditions, in braces that separate it from numbers beside it.
 func fraction(n *html.Node, above, below string) string {
 	if noLine.MatchString(attribute(n, "linethickness")) {
 		return "{" + above + ` \atop ` + below + "}"

@@ -368,9 +368,10 @@ var charsetParameter = regexp.MustCompile(`(?i)\bcharset\s*=\s*["']?([^\s"';,]+)
 // mediaType returns the type in the header Content-Type, and a header with only this type and the first encoding. Like a browser, it reads
 // headers with invalid parameters, a parameter that is given twice, or two headers in one.
 func mediaType(header string) (kind, declared string) {
-	kind, _, _ = strings.Cut(strings.ToLower(strings.TrimSpace(header)), ";")
-	kind, _, _ = strings.Cut(kind, ",")
-	kind, _, _ = strings.Cut(kind, " ")
+	kind = strings.ToLower(strings.TrimSpace(header))
+	if i := strings.IndexAny(kind, ";, "); i >= 0 {
+		kind = kind[:i]
+	}
 	if m := charsetParameter.FindStringSubmatch(header); m != nil {
 		return kind, kind + "; charset=" + m[1]
 	}
